@@ -110,9 +110,12 @@ def take_lock(path: Path, byte: int = 0) -> int | None:
 
 
 def is_locked(path: Path, byte: int = 0) -> bool:
-    """Whether somebody holds the lock on that byte; asks without taking it. A missing file is not locked."""
+    """Whether somebody holds the lock on that byte; asks without taking it, and needs only to read the file.
+
+    A missing file is not locked.
+    """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
