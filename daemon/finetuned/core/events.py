@@ -15,6 +15,9 @@ from finetuned.core.record import Record, UtcTime
 
 Activity = Literal["fetching", "reading", "loading", "training", "evaluating", "saving", "exporting"]
 
+Cause = Literal["", "network", "disk"]
+"""What outside of the job failed, where that is known: trouble that may pass, and is waited for longer."""
+
 
 class _Event(Record):
     time: UtcTime
@@ -145,6 +148,7 @@ class FailedRetry(_Event):
     event: Literal["failed_retry"] = "failed_retry"
     step: int = 0
     error: str
+    cause: Cause = ""
     hint: str = ""
 
 

@@ -1,6 +1,7 @@
 """One thing that is wrong with what a person asked for, and how a list of them reads."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from finetuned.core.record import Record
 
@@ -31,10 +32,19 @@ class CannotRun(Exception):
 
 
 class StageFailed(Exception):
-    """A stage cannot go on. `retry` says whether another attempt may fare better."""
+    """A stage cannot go on. `retry`: another attempt may fare better. `cause`: what outside the job failed."""
 
-    def __init__(self, what: str, *, retry: bool, hint: str = "", problems: Sequence[Problem] = ()):
+    def __init__(
+        self,
+        what: str,
+        *,
+        retry: bool,
+        hint: str = "",
+        problems: Sequence[Problem] = (),
+        cause: Literal["", "network", "disk"] = "",
+    ):
         self.retry = retry
+        self.cause = cause
         self.hint = hint
         self.problems = tuple(problems)
         super().__init__(what)

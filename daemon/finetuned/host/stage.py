@@ -123,12 +123,14 @@ def _ending_of(run: StageRun, work: Callable[[StageRun], Ending]) -> Ending:
     except StageFailed as error:
         _log.error("%s", error, exc_info=True)
         kind = FailedRetry if error.retry else FailedForGood
-        extra = {} if error.retry else {"problems": error.problems}
+        extra = {"cause": error.cause} if error.retry else {"problems": error.problems}
         return kind.model_validate({"time": now(), "step": run.step, "error": str(error), "hint": error.hint, **extra})
     except OSError as error:
         _log.exception("stopped by an error of the system")
-        hint = "free some space on this file system" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        return FailedRetry(time=now(), step=run.step, error=f"{type(error).__name__}: {error}", hint=hint)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            hint = "free some space on the spool's file system"
+            return FailedRetry(time=now(), step=run.step, error=f"disk full: {error}", hint=hint, cause="disk")
+        return FailedRetry(time=now(), step=run.step, error=f"{type(error).__name__}: {error}")
     except Exception as error:
         _log.exception("stopped by an unexpected error")
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""

@@ -1,0 +1,231 @@
+"""JobSpec + facts + Machine → RunPlan: every choice that `auto` leaves open, made without a GPU and written down."""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+
+from finetuned.core.plan import (
+    Batches,
+    Cadence,
+    DataFacts,
+    Device,
+    Facts,
+    FullTuning,
+    LoraTuning,
+    Machine,
+    ModelFacts,
+    Optimizer,
+    RunPlan,
+    Schedule,
+    Selection,
+    Tuning,
+)
+from finetuned.core.problems import CannotRun, Problem
+from finetuned.core.spec import JobSpec
+
+DEFAULT_EPOCHS = 3.0
+DEFAULT_WARMUP_RATIO = 0.03
+STEPS_WORTH_HAVING = 50
+EVALUATIONS_A_RUN = 10
+EVALUATION_SHARE = 0.05
+
+# A CPU has no kernel for packed rows: a block-diagonal mask costs T x T, so rows are laid together only while short.
+CPU_MICRO_BATCH_TOKENS = 512
+CPU_EVAL_MICRO_BATCH_TOKENS = 1024
+GPU_MICRO_BATCH_TOKENS = 16384
+GPU_LEAST_MICRO_BATCH_TOKENS = 2048
+
+
+def make_plan(spec: JobSpec, facts: Facts, machine: Machine) -> RunPlan:
+    """The complete plan of a run. Raises CannotRun with every reason why there can be none."""
+    device = _device(spec, machine)
+    problems = [*_evaluation_problems(spec, facts.data), *_memory_problems(spec, facts.model, device)]
+    if problems:
+        raise CannotRun(problems)
+    batches, total_steps, notices = _lay_out(spec, facts, device)
+    evaluates = facts.data.eval_rows > 0 and spec.eval_strategy == "steps"
+    plan = RunPlan(
+        method=spec.method,
+        tuning=_tuning(spec),
+        model=facts.model,
+        data=facts.data,
+        optimizer=_optimizer(spec),
+        schedule=Schedule(
+            lr_scheduler_type=spec.lr_scheduler_type,
+            warmup_steps=_warmup_steps(spec, total_steps),
+            total_steps=total_steps,
+        ),
+        batches=batches,
+        cadence=Cadence(
+            logging_steps=spec.logging_steps,
+            eval_steps=_eval_steps(spec, facts.data, batches, total_steps) if evaluates else 0,
+            save_steps=spec.save_steps or 0,
+            save_minutes=0 if spec.save_steps else 10,
+            save_total_limit=spec.save_total_limit or (2 if spec.finetuning_type == "lora" else 1),
+        ),
+        selection=Selection(
+            load_best=evaluates if spec.load_best_model_at_end is None else spec.load_best_model_at_end,
+            early_stopping_patience=spec.early_stopping_patience or 0,
+            early_stopping_threshold=spec.early_stopping_threshold,
+        ),
+        seed=spec.seed,
+        precision="bf16" if (device.has_bf16 if spec.bf16 is None else spec.bf16) else "fp32",
+        gradient_checkpointing=_is_gpu(device) if spec.gradient_checkpointing is None else spec.gradient_checkpointing,
+        device="cuda" if _is_gpu(device) else "cpu",
+        notices=notices,
+        digest="",
+    )
+    return plan.model_copy(update={"digest": digest(plan)})
+
+
+def digest(plan: RunPlan) -> str:
+    """sha256 (hex) over what defines the result; not the device, nor when to save or how to cut micro-batches."""
+    defining = {
+        "method": plan.method,
+        "tuning": plan.tuning.model_dump(mode="json"),
+        "model": [(file.path, file.sha256) for file in plan.model.files],
+        "data": (plan.data.prepared, plan.data.train_rows, plan.data.eval_rows),
+        "optimizer": plan.optimizer.model_dump(mode="json"),
+        "schedule": plan.schedule.model_dump(mode="json"),
+        "batch": (plan.batches.global_batch_size, plan.batches.steps_per_epoch, plan.batches.seed),
+        "eval_steps": plan.cadence.eval_steps,
+        "selection": plan.selection.model_dump(mode="json"),
+        "seed": plan.seed,
+        "precision": plan.precision,
+    }
+    return hashlib.sha256(json.dumps(defining, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def trainable_parameters(tuning: Tuning, model: ModelFacts) -> int:
+    """Parameters that get gradients; for LoRA an upper bound: r x (in + out), seven linears of 4 x hidden at most."""
+    match tuning:
+        case FullTuning():
+            return model.parameters
+        case LoraTuning(r=r):
+            return min(model.layers * 7 * r * 5 * model.hidden_size, model.parameters)
+
+
+def _device(spec: JobSpec, machine: Machine) -> Device:
+    if spec.device == "cpu" and machine.has_gpu:
+        return Device(id="cpu:0", name="CPU", memory_bytes=machine.memory_bytes, has_bf16=False)
+    return machine.devices[0]
+
+
+def _is_gpu(device: Device) -> bool:
+    return device.id.startswith("cuda")
+
+
+def _evaluation_problems(spec: JobSpec, data: DataFacts) -> list[Problem]:
+    if data.eval_rows > 0 and spec.eval_strategy == "steps":
+        return []
+    found = f"there are {data.eval_rows} evaluation rows ({data.train_rows} to train on)"
+    hint = "set val_set_size (0.05 keeps 5 %), or name eval_datasets"
+    asked = {
+        "load_best_model_at_end": spec.load_best_model_at_end is True,
+        "early_stopping_patience": spec.early_stopping_patience is not None,
+    }
+    return [
+        Problem(place=name, what=f"needs evaluation, and {found}", hint=hint)
+        for name, is_set in asked.items()
+        if is_set
+    ]
+
+
+def _memory_problems(spec: JobSpec, model: ModelFacts, device: Device) -> list[Problem]:
+    """Only what can never fit: weights, gradients and AdamW's two states (fp32, but for a frozen base)."""
+    weights, states = _static_bytes(spec, model, device)
+    if weights + states <= 0.94 * device.memory_bytes:
+        return []
+    gigabyte = 1e9
+    what = (
+        f"{spec.finetuning_type} tuning of {model.name} needs at least {(weights + states) / gigabyte:.0f} GB "
+        f"(weights {weights / gigabyte:.0f}, gradients and optimizer {states / gigabyte:.0f}) without activations; "
+        f"{device.name} has {device.memory_bytes / gigabyte:.0f} GB"
+    )
+    hint = "finetuning_type: lora needs far less" if spec.finetuning_type == "full" else "choose a smaller model"
+    return [Problem(place="memory", what=what, hint=hint)]
+
+
+def _static_bytes(spec: JobSpec, model: ModelFacts, device: Device) -> tuple[int, int]:
+    trainable = trainable_parameters(_tuning(spec), model)
+    base_bytes = 4 if spec.finetuning_type == "full" or not device.has_bf16 else 2
+    return model.parameters * base_bytes + (0 if spec.finetuning_type == "full" else trainable * 4), trainable * 12
+
+
+def _tuning(spec: JobSpec) -> Tuning:
+    if spec.finetuning_type == "full":
+        return FullTuning()
+    return LoraTuning(
+        r=spec.lora_r, alpha=spec.lora_alpha, dropout=spec.lora_dropout, target_modules=spec.lora_target_modules
+    )
+
+
+def _optimizer(spec: JobSpec) -> Optimizer:
+    return Optimizer(
+        learning_rate=spec.learning_rate or (2e-4 if spec.finetuning_type == "lora" else 1e-5),
+        weight_decay=spec.weight_decay,
+        adam_beta1=spec.adam_beta1,
+        adam_beta2=spec.adam_beta2,
+        adam_epsilon=spec.adam_epsilon,
+        max_grad_norm=spec.max_grad_norm,
+    )
+
+
+def _lay_out(spec: JobSpec, facts: Facts, device: Device) -> tuple[Batches, int, tuple[str, ...]]:
+    """Batches, total steps, and what a person should know about them."""
+    rows = facts.data.train_rows
+    epochs = spec.num_train_epochs or DEFAULT_EPOCHS
+    size = spec.global_batch_size or max(1, min(16, round(rows * epochs / 200)))
+    steps_per_epoch = math.ceil(rows / size)
+    total_steps = spec.max_steps or max(1, math.ceil(steps_per_epoch * epochs))
+    notices: Sequence[str] = ()
+    if total_steps < STEPS_WORTH_HAVING:
+        notices = (
+            f"{total_steps} steps are few to learn from ({rows} rows, {size} a batch); "
+            "more rows, more num_train_epochs or a smaller global_batch_size give more",
+        )
+    train_tokens, eval_tokens = _micro_batch_tokens(spec, facts.model, device)
+    batches = Batches(
+        global_batch_size=size,
+        steps_per_epoch=steps_per_epoch,
+        micro_batch_tokens=train_tokens,
+        eval_micro_batch_tokens=eval_tokens,
+        seed=spec.seed,
+    )
+    return batches, total_steps, (*facts.notices, *notices)
+
+
+def _micro_batch_tokens(spec: JobSpec, model: ModelFacts, device: Device) -> tuple[int, int]:
+    """Budgets for training and evaluation: on a GPU the largest power of two that half the memory left will hold.
+
+    A token costs, at most: a checkpointed hidden state a layer, one live layer (about 34 hidden states), and three fp32
+    rows of logits. The other half is for fragmentation and workspace, until plans are measured.
+    """
+    if not _is_gpu(device):
+        return CPU_MICRO_BATCH_TOKENS, CPU_EVAL_MICRO_BATCH_TOKENS
+    keeps_layers = spec.gradient_checkpointing is False
+    hidden_states = model.layers * (34 if keeps_layers else 1) + 34
+    token_bytes = hidden_states * model.hidden_size * 2 + 3 * 4 * model.vocab_size
+    left = 0.94 * device.memory_bytes - sum(_static_bytes(spec, model, device))
+    budget = GPU_MICRO_BATCH_TOKENS
+    while budget > GPU_LEAST_MICRO_BATCH_TOKENS and budget * token_bytes > left / 2:
+        budget //= 2
+    return budget, budget
+
+
+def _warmup_steps(spec: JobSpec, total_steps: int) -> int:
+    if spec.warmup_steps is not None:
+        return min(spec.warmup_steps, total_steps)
+    ratio = DEFAULT_WARMUP_RATIO if spec.warmup_ratio is None else spec.warmup_ratio
+    return math.ceil(total_steps * ratio)
+
+
+def _eval_steps(spec: JobSpec, data: DataFacts, batches: Batches, total_steps: int) -> int:
+    """About ten evaluations, fewer where they would take more than 5 % of the time (a forward is a third of a step)."""
+    if spec.eval_steps is not None:
+        return spec.eval_steps
+    epochs = total_steps / batches.steps_per_epoch
+    affordable = EVALUATION_SHARE * 3 * data.train_tokens * epochs / max(data.eval_tokens, 1)
+    evaluations = max(1, min(EVALUATIONS_A_RUN, int(affordable)))
+    return max(1, math.ceil(total_steps / evaluations))

@@ -1,0 +1,184 @@
+"""One turn of the daemon: observe, decide, carry out. Every turn starts from the disk; nothing is remembered.
+
+A crash between any two writes is repaired by the next turn, with the code that runs when nothing crashes.
+"""
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Protocol, assert_never
+
+from finetuned.core import queue
+from finetuned.core.job import Launch, Phase, Result, Stage, Wish
+from finetuned.core.lifecycle import (
+    Action,
+    Conclude,
+    CopySpec,
+    DropWish,
+    ForgetResume,
+    JobFacts,
+    LaunchPrepare,
+    Move,
+    PutResultAway,
+    Ready,
+    Stop,
+    Wait,
+    WritePlan,
+    decide,
+    taken_devices,
+)
+from finetuned.core.plan import RunPlan
+from finetuned.core.retry import Limits
+
+_log = logging.getLogger(__name__)
+
+# A dropped file goes from claim to preparation in one turn; no road through the phases is longer than this.
+_ACTIONS_A_TURN = 10
+
+
+class JobTrouble(Exception):
+    """This job cannot be read or written now; the others go on. The message says what is wrong."""
+
+
+class World(Protocol):
+    """What a turn looks at, and the writes it can do: each of these is one step that a crash can fall before or after.
+
+    All of them raise JobTrouble for trouble with that one job.
+    """
+
+    def receive(self) -> None:
+        """Claim what was dropped and move requests into their jobs."""
+
+    def jobs(self) -> Iterable[str]:
+        """Every job in a live phase, and filed ones that were asked to resume; oldest first."""
+
+    def facts(self, job: str) -> JobFacts: ...
+
+    def devices(self) -> tuple[str, ...]:
+        """Ids of all devices that runs can take."""
+
+    def holds_devices(self, job: str) -> bool:
+        """Whether an unreadable job may be using a device: it stands in active/ and something of it may live."""
+
+    def now(self) -> datetime: ...
+
+    def copy_spec(self, job: str) -> None: ...
+
+    def write_plan(self, job: str, plan: RunPlan) -> None: ...
+
+    def write_launch(self, job: str, stage: Stage, devices: tuple[str, ...]) -> Launch: ...
+
+    def start(self, job: str, launch: Launch) -> None: ...
+
+    def stop(self, job: str, stage: Stage) -> None: ...
+
+    def write_result(self, job: str, result: Result) -> None: ...
+
+    def move(self, job: str, to: Phase) -> None: ...
+
+    def put_result_away(self, job: str) -> None: ...
+
+    def drop_wish(self, job: str, wish: Wish) -> None: ...
+
+    def forget_resume(self, job: str, answer: str) -> None: ...
+
+
+def turn(world: World, limits: Limits) -> None:
+    """Bring every job as far as it can go now."""
+    world.receive()
+    ready: list[Ready] = []
+    active: list[JobFacts] = []
+    all_taken = False
+    for job in list(world.jobs()):
+        try:
+            facts, action = _advance(world, job, limits)
+        except JobTrouble as trouble:
+            _log.warning("job %s: %s", job, trouble)
+            all_taken = all_taken or world.holds_devices(job)
+            continue
+        except Exception:
+            _log.exception("job %s: an error that should not be; it is left as it is until the next turn", job)
+            all_taken = all_taken or world.holds_devices(job)
+            continue
+        if isinstance(action, Ready):
+            ready.append(action)
+        if facts.phase is Phase.ACTIVE:
+            active.append(facts)
+    if not all_taken:
+        _start_runs(world, ready, taken_devices(active))
+
+
+def _advance(world: World, job: str, limits: Limits) -> tuple[JobFacts, Action]:
+    """Act until there is nothing more to do now; the last facts and the decision to wait (or be ready)."""
+    for _ in range(_ACTIONS_A_TURN):
+        facts = world.facts(job)
+        action = decide(facts, limits)
+        if isinstance(action, Wait | Ready):
+            return facts, action
+        _carry_out(world, facts, action)
+        if isinstance(action, Stop):
+            return facts, action
+    return facts, action
+
+
+def _carry_out(world: World, facts: JobFacts, action: Action) -> None:
+    job = facts.job
+    match action:
+        case CopySpec():
+            world.copy_spec(job)
+        case WritePlan(plan=plan):
+            world.write_plan(job, plan)
+            _log.info(
+                "job %s: planned %d steps of %d examples",
+                job,
+                plan.schedule.total_steps,
+                plan.batches.global_batch_size,
+            )
+        case LaunchPrepare():
+            _launch(world, job, Stage.PREPARE, ())
+        case Stop(stage=stage, why=why):
+            _log.info("job %s: stopping %s: %s", job, stage, why)
+            world.stop(job, stage)
+        case Conclude():
+            _log.info("job %s: %s: %s", job, action.outcome, action.reason)
+            world.write_result(job, _result(facts, action, world.now()))
+        case Move(to=to, why=why):
+            _log.info("job %s: %s → %s: %s", job, facts.phase, to, why)
+            world.move(job, to)
+        case PutResultAway():
+            world.put_result_away(job)
+        case DropWish(wish=wish):
+            world.drop_wish(job, wish)
+        case ForgetResume(answer=answer):
+            world.forget_resume(job, answer)
+        case Wait() | Ready():
+            pass
+        case _:
+            assert_never(action)
+
+
+def _result(facts: JobFacts, action: Conclude, now: datetime) -> Result:
+    return Result(
+        outcome=action.outcome,
+        reason=action.reason,
+        problems=action.problems,
+        hint=action.hint,
+        attempts=sum(launch.attempt is not None for launch in facts.train.launches),
+        last_launch=facts.last_launch,
+        ended=now,
+    )
+
+
+def _start_runs(world: World, ready: list[Ready], taken: frozenset[str]) -> None:
+    for start in queue.choose(ready, world.devices(), taken):
+        try:
+            world.move(start.job, Phase.ACTIVE)
+            _launch(world, start.job, Stage.TRAIN, start.devices)
+        except JobTrouble as trouble:
+            _log.warning("job %s: %s", start.job, trouble)
+
+
+def _launch(world: World, job: str, stage: Stage, devices: tuple[str, ...]) -> None:
+    launch = world.write_launch(job, stage, devices)
+    _log.info("job %s: launch %d: %s%s", job, launch.number, stage, f" on {', '.join(devices)}" if devices else "")
+    world.start(job, launch)
