@@ -47,7 +47,7 @@ class World(Protocol):
     """
 
     def receive(self) -> None:
-        """Claim what was dropped and move requests into their jobs."""
+        """Claim what was dropped and move requests into their jobs; trouble is logged and met again next turn."""
 
     def jobs(self) -> Iterable[str]:
         """Every job in a live phase, and filed ones that were asked to resume; oldest first."""
