@@ -1,0 +1,3 @@
+from finetuned.train.main import main
+
+main()

@@ -1,0 +1,216 @@
+"""Checkpoints on disk: written aside, hashed, renamed last; verified before they are read. No pickle anywhere.
+
+checkpoints/step-00000400/   weights.safetensors optimizer.safetensors randomness.safetensors position.json
+                             manifest.json (last: names, sizes, hashes of the others)
+checkpoints/.step-00000400.partial   being written    .step-00000400.retired   being deleted
+"""
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch.optim import Optimizer
+
+from finetuned.core.record import Record
+from finetuned.host.files import rename_durably, sync_directory
+from finetuned.host.jobdir import Checkpoint, JobDir, checkpoint_name
+from finetuned.train.engine.position import Position
+from finetuned.train.model.tuned import TunedModel
+
+Tensors = dict[str, torch.Tensor]
+
+_MANIFEST = "manifest.json"
+_POSITION = "position.json"
+_TENSOR_FILES = ("weights", "optimizer", "randomness")
+
+
+class Damaged(Exception):
+    """A checkpoint is not what was written; the message says which file and how."""
+
+
+class ManifestFile(Record):
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(Record):
+    """manifest.json: what makes a checkpoint whole, and which plan it belongs to."""
+
+    format: Literal[1] = 1
+    step: int
+    digest: str
+    files: tuple[ManifestFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything needed to go on from a step, as copies on the CPU that training no longer touches."""
+
+    position: Position
+    weights: Tensors
+    """Trained weights by name."""
+    optimizer: Tensors
+    """Optimizer states, each named KIND/WEIGHT, e.g. exp_avg/model.norm.weight."""
+    randomness: Tensors
+
+
+def take_snapshot(position: Position, model: TunedModel, optimizer: Optimizer, randomness: Tensors) -> Snapshot:
+    states = {
+        f"{kind}/{name}": _copied(value)
+        for name, weight in model.trainable.items()
+        for kind, value in optimizer.state[weight].items()
+    }
+    return Snapshot(position, copied_weights(model), states, randomness)
+
+
+def copied_weights(model: TunedModel) -> Tensors:
+    return {name: _copied(weight) for name, weight in model.trainable.items()}
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def write_checkpoint(job: JobDir, snapshot: Snapshot, digest: str) -> Manifest:
+    """Write a whole checkpoint under its final name. Raises OSError, and then leaves nothing behind."""
+    name = checkpoint_name(snapshot.position.step)
+    partial = job.checkpoints / f".{name}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True, mode=0o750)
+    try:
+        manifest = _write_files(partial, snapshot, digest)
+        # Renamed last: a directory with this name is whole, whatever happened before.
+        rename_durably(partial, job.checkpoints / name)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _write_files(partial: Path, snapshot: Snapshot, digest: str) -> Manifest:
+    for kind in _TENSOR_FILES:
+        with _safetensors_errors_as_os_errors():
+            save_file(getattr(snapshot, kind), partial / f"{kind}.safetensors")
+    (partial / _POSITION).write_text(snapshot.position.model_dump_json(indent=1) + "\n")
+    written = sorted(partial.iterdir())
+    for path in written:
+        _sync(path)
+    files = tuple(_described(path) for path in written)
+    manifest = Manifest(step=snapshot.position.step, digest=digest, files=files)
+    (partial / _MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n")
+    _sync(partial / _MANIFEST)
+    sync_directory(partial)
+    return manifest
+
+
+@contextmanager
+def _safetensors_errors_as_os_errors() -> Iterator[None]:
+    """safetensors 0.8 tells a failed write only in words: "... (os error 28)"."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _described(path: Path) -> ManifestFile:
+    with open(path, "rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return ManifestFile(path=path.name, size_bytes=path.stat().st_size, sha256=sha256)
+
+
+def read_manifest(checkpoint: Checkpoint) -> Manifest:
+    """The manifest of a checkpoint whose files are all what they were when written. Raises Damaged."""
+    try:
+        manifest = Manifest.model_validate_json((checkpoint.path / _MANIFEST).read_bytes())
+        for file in manifest.files:
+            if _described(checkpoint.path / file.path) != file:
+                raise Damaged(f"{file.path} is not what was written (size or sha256 differs)")
+    except OSError as error:
+        raise Damaged(f"{Path(error.filename or checkpoint.path).name}: {error.strerror}") from error
+    except ValueError as error:
+        raise Damaged(f"{_MANIFEST} is not a manifest: {str(error).splitlines()[0]}") from error
+    if manifest.step != checkpoint.step:
+        raise Damaged(f"{_MANIFEST} is of step {manifest.step}")
+    expected = {_POSITION, *(f"{kind}.safetensors" for kind in _TENSOR_FILES)}
+    if lacking := expected - {file.path for file in manifest.files}:
+        raise Damaged(f"{_MANIFEST} does not name {', '.join(sorted(lacking))}")
+    return manifest
+
+
+def read_position(checkpoint: Checkpoint) -> Position:
+    """Raises OSError and ValueError."""
+    return Position.model_validate_json((checkpoint.path / _POSITION).read_bytes())
+
+
+def read_weights(checkpoint: Checkpoint) -> Tensors:
+    """The trained weights of a verified checkpoint."""
+    return dict(load_file(checkpoint.path / "weights.safetensors"))
+
+
+def read_snapshot(checkpoint: Checkpoint) -> Snapshot:
+    """The contents of a verified checkpoint."""
+    weights, optimizer, randomness = (load_file(checkpoint.path / f"{kind}.safetensors") for kind in _TENSOR_FILES)
+    return Snapshot(read_position(checkpoint), weights, optimizer, randomness)
+
+
+@torch.no_grad()
+def put_weights(weights: Mapping[str, torch.Tensor], model: TunedModel) -> None:
+    """Set the trained weights. Raises ValueError where names or shapes are not the model's."""
+    expected = {name: tuple(weight.shape) for name, weight in model.trainable.items()}
+    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if expected != found:
+        differing = sorted(dict(expected.items() ^ found.items()))
+        raise ValueError(f"{len(differing)} weights are not the model's, among them {', '.join(differing[:3])}")
+    for name, weight in model.trainable.items():
+        weight.copy_(weights[name])
+
+
+def put_optimizer_states(states: Mapping[str, torch.Tensor], model: TunedModel, optimizer: Optimizer) -> None:
+    """Set the optimizer's states of the trained weights."""
+    by_weight: dict[str, Tensors] = {}
+    for label, value in states.items():
+        kind, name = label.split("/", 1)
+        by_weight.setdefault(name, {})[kind] = value
+    for name, weight in model.trainable.items():
+        if name in by_weight:
+            optimizer.state[weight] = {kind: value.to(weight.device) for kind, value in by_weight[name].items()}
+
+
+def sweep_leftovers(job: JobDir) -> None:
+    """Remove what a killed write or deletion left. Nobody else may be writing: the caller holds the stage's lock."""
+    for leftover in job.checkpoints.glob(".step-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def retire_old_checkpoints(job: JobDir, keep: int) -> None:
+    """Delete all whole checkpoints but the newest `keep` and those that they name as the best."""
+    whole = [checkpoint for checkpoint in job.list_checkpoints() if checkpoint.is_whole()]
+    kept = whole[:keep]
+    best_steps = {read_position(checkpoint).best_step for checkpoint in kept}
+    for checkpoint in whole[keep:]:
+        if checkpoint.step not in best_steps:
+            # Renamed first: a half-deleted checkpoint must not look like a damaged one.
+            retired = checkpoint.path.with_name(f".{checkpoint.name}.retired")
+            os.rename(checkpoint.path, retired)
+            shutil.rmtree(retired)

@@ -1,0 +1,90 @@
+"""Saves checkpoints beside training: the training thread copies, one thread of its own writes."""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from finetuned.core.events import Checkpointed
+from finetuned.core.plan import RunPlan
+from finetuned.host.jobdir import checkpoint_name
+from finetuned.host.stage import StageRun, now
+from finetuned.train.engine.checkpoint import Snapshot, retire_old_checkpoints, write_checkpoint
+
+_log = logging.getLogger(__name__)
+
+
+class Saver:
+    """At most one write is in flight. Leaving the context waits for it."""
+
+    def __init__(self, run: StageRun, plan: RunPlan, saved_step: int):
+        self._run = run
+        self._digest = plan.digest
+        self._keep = max(1, plan.cadence.save_total_limit)
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        self._writing_step = saved_step
+        self.saved_step = saved_step
+        """Step of the newest whole checkpoint; 0 where there is none."""
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(self, *_error: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._executor.shutdown(wait=True)
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writing is not None and not self._writing.done()
+
+    def save(self, take: Callable[[], Snapshot]) -> None:
+        """Copy now and write in the background, after the write in flight."""
+        began = time.monotonic()
+        self.settle()
+        snapshot = take()
+        self._writing_step = snapshot.position.step
+        self._writing = self._executor.submit(self._write, snapshot, time.monotonic() - began)
+
+    def save_now(self, take: Callable[[], Snapshot], step: int) -> None:
+        """Make sure that a whole checkpoint of `step` exists. Raises OSError where it cannot be written."""
+        self.settle()
+        if self.saved_step != step:
+            self.save(take)
+            self._result()
+
+    def settle(self) -> None:
+        """Wait for the write in flight. A failed one is a notice: the next save tries again."""
+        try:
+            self._result()
+        except OSError as error:
+            _log.warning("checkpoint not written", exc_info=error)
+            self._run.notice(
+                f"the checkpoint of step {self._writing_step} was not written ({error.strerror or error}); "
+                f"training goes on, the newest one is of step {self.saved_step}"
+            )
+
+    def _result(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write(self, snapshot: Snapshot, stall_seconds: float) -> None:
+        began = time.monotonic()
+        step = snapshot.position.step
+        manifest = write_checkpoint(self._run.job, snapshot, self._digest)
+        self.saved_step = step
+        self._run.say(
+            Checkpointed(
+                time=now(),
+                step=step,
+                checkpoint=checkpoint_name(step),
+                size_bytes=manifest.size_bytes,
+                stall_seconds=stall_seconds,
+                seconds=time.monotonic() - began,
+            )
+        )
+        try:
+            retire_old_checkpoints(self._run.job, self._keep)
+        except (OSError, ValueError):
+            _log.warning("old checkpoints stay for now", exc_info=True)

@@ -1,0 +1,62 @@
+"""The device and the base model, from a folder of safetensors and nowhere else."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from finetuned.core.plan import FullTuning, RunPlan
+from finetuned.core.problems import StageFailed
+from finetuned.host.machine import look_at
+
+
+def choose_device(plan: RunPlan, spool: Path) -> torch.device:
+    """The plan's device. Raises StageFailed (no retry) for an NVIDIA card that torch cannot use."""
+    if plan.device == "cuda" and not torch.cuda.is_available():
+        needed = f"needs a driver for CUDA {torch.version.cuda}" if torch.version.cuda else "was built without CUDA"
+        raise StageFailed(
+            f"torch cannot use this machine's NVIDIA GPU: its driver is {look_at(spool).driver_version or 'absent'}, "
+            f"and torch {torch.__version__} {needed}",
+            retry=False,
+            hint="install a newer driver or a torch built for this one (deploy/install), or set device: cpu",
+        )
+    return torch.device(plan.device)
+
+
+def load_base(plan: RunPlan) -> Any:
+    """The base model on the CPU, in bf16 where it stays frozen in a bf16 run, else in fp32.
+
+    Raises StageFailed (no retry) where the folder does not hold every weight of its architecture: what is missing
+    would silently be random.
+    """
+    is_frozen = not isinstance(plan.tuning, FullTuning)
+    dtype = torch.bfloat16 if is_frozen and plan.precision == "bf16" else torch.float32
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            plan.model.path,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+        )
+    except (ValueError, SafetensorError) as error:
+        raise StageFailed(
+            f"the model in {plan.model.path} cannot be loaded: {str(error).splitlines()[0]}",
+            retry=False,
+            hint="check that the folder was copied whole, and that its architecture is a causal language model",
+        ) from error
+    if missing := sorted(found["missing_keys"]):
+        raise StageFailed(
+            f"the model in {plan.model.path} lacks {len(missing)} weights of {plan.model.architecture}, "
+            f"among them {', '.join(missing[:3])}",
+            retry=False,
+            hint="copy the model again; compare its folder with model.safetensors.index.json",
+        )
+    return model
+
+
+def load_tokenizer(plan: RunPlan) -> Any:
+    return AutoTokenizer.from_pretrained(plan.model.path, local_files_only=True)
