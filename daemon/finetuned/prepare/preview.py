@@ -1,0 +1,71 @@
+"""preview.txt: what the model will see and learn of the first rows, for a person to read before the GPU is taken."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from finetuned.core.plan import DataFacts
+from finetuned.prepare.rowfile import first_rows
+
+_ROWS = 3
+_MOST_TOKENS = 600
+_MOST_NOTES = 20
+
+
+def preview(facts: DataFacts, folder: Path, tokenizer: Any) -> str:
+    """The text of preview.txt; `folder` holds the prepared rows."""
+    return "\n".join(_lines(facts, folder, tokenizer)) + "\n"
+
+
+def _lines(facts: DataFacts, folder: Path, tokenizer: Any) -> Iterator[str]:
+    yield f"train  {_counts(facts.train_rows, facts.train_tokens, facts.train_target_tokens)}"
+    yield f"eval   {_counts(facts.eval_rows, facts.eval_tokens, facts.eval_target_tokens)}"
+    yield (
+        f"tokens a row: p50 {facts.p50_tokens:,}, p99 {facts.p99_tokens:,}, longest {facts.longest_tokens:,}; "
+        f"max_seq_length {facts.max_seq_length:,}"
+    )
+    stops = ", ".join(f"{_spell(tokenizer, token)} ({token})" for token in facts.stop_token_ids)
+    yield f"generation stops on: {stops or 'nothing'}"
+    if facts.dropped:
+        yield f"\n{len(facts.dropped):,} rows were dropped or changed:"
+        yield from (f"  {note.place}  {note.what}" for note in facts.dropped[:_MOST_NOTES])
+        if len(facts.dropped) > _MOST_NOTES:
+            yield f"  … and {len(facts.dropped) - _MOST_NOTES:,} more, listed in facts.json"
+    shown = min(_ROWS, facts.train_rows)
+    yield f"\nThe first {shown} training rows. What is learned stands between ⟦ and ⟧, and in lines that begin with >."
+    for source, input_ids, is_target in first_rows(folder / "train.arrow", _ROWS):
+        yield from _row(source, input_ids, is_target, tokenizer)
+
+
+def _row(source: str, input_ids: list[int], is_target: list[bool], tokenizer: Any) -> Iterator[str]:
+    yield f"\n{'=' * 8} {source}: {len(input_ids):,} tokens, {sum(is_target):,} learned"
+    yield _marked(input_ids[:_MOST_TOKENS], is_target[:_MOST_TOKENS], tokenizer)
+    yield f"\n{'position':>10} {'id':>7}  token"
+    for position, (token, learned) in enumerate(zip(input_ids[:_MOST_TOKENS], is_target, strict=False)):
+        yield f"{'>' if learned else ' '}{position:>9} {token:>7}  {_spell(tokenizer, token)}"
+    if len(input_ids) > _MOST_TOKENS:
+        yield f"… and {len(input_ids) - _MOST_TOKENS:,} more tokens"
+
+
+def _marked(input_ids: list[int], is_target: list[bool], tokenizer: Any) -> str:
+    """The row as text, learned stretches between ⟦ and ⟧."""
+    pieces = []
+    start = 0
+    for end in range(1, len(input_ids) + 1):
+        if end < len(input_ids) and is_target[end] == is_target[start]:
+            continue
+        text = tokenizer.decode(input_ids[start:end], clean_up_tokenization_spaces=False)
+        pieces.append(f"⟦{text}⟧" if is_target[start] else text)
+        start = end
+    return "".join(pieces)
+
+
+def _spell(tokenizer: Any, token: int) -> str:
+    """One token as Python would write it; a piece of a character in the tokenizer's own alphabet."""
+    text = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    return repr(tokenizer.convert_ids_to_tokens(token) if "�" in text else text)
+
+
+def _counts(rows: int, tokens: int, targets: int) -> str:
+    share = f" ({targets / tokens:.1%})" if tokens else ""
+    return f"{rows:,} rows, {tokens:,} tokens, {targets:,} of them learned{share}"
