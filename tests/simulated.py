@@ -143,6 +143,9 @@ class SimulatedWorld:
     def holds_devices(self, job: str) -> bool:
         return self.jobs_on_disk[job].phase is Phase.ACTIVE
 
+    def say(self, job: str, what: str) -> None:
+        self.history.append(f"{job}: {what}")
+
     def now(self) -> datetime:
         return EPOCH + timedelta(seconds=self.seconds)
 

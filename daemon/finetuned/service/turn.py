@@ -60,6 +60,9 @@ class World(Protocol):
     def holds_devices(self, job: str) -> bool:
         """Whether an unreadable job may be using a device: it stands in active/ and something of it may live."""
 
+    def say(self, job: str, what: str) -> None:
+        """A line for the person who reads the journal; not repeated while it is the last thing said of that job."""
+
     def now(self) -> datetime: ...
 
     def copy_spec(self, job: str) -> None: ...
@@ -93,7 +96,7 @@ def turn(world: World, limits: Limits) -> None:
         try:
             facts, action = _advance(world, job, limits)
         except JobTrouble as trouble:
-            _log.warning("job %s: %s", job, trouble)
+            world.say(job, str(trouble))
             all_taken = all_taken or world.holds_devices(job)
             continue
         except Exception:
@@ -128,22 +131,18 @@ def _carry_out(world: World, facts: JobFacts, action: Action) -> None:
             world.copy_spec(job)
         case WritePlan(plan=plan):
             world.write_plan(job, plan)
-            _log.info(
-                "job %s: planned %d steps of %d examples",
-                job,
-                plan.schedule.total_steps,
-                plan.batches.global_batch_size,
-            )
+            steps, size = plan.schedule.total_steps, plan.batches.global_batch_size
+            world.say(job, f"planned {steps} steps of {size} examples")
         case LaunchPrepare():
             _launch(world, job, Stage.PREPARE, ())
         case Stop(stage=stage, why=why):
-            _log.info("job %s: stopping %s: %s", job, stage, why)
+            world.say(job, f"stopping {stage}: {why}")
             world.stop(job, stage)
         case Conclude():
-            _log.info("job %s: %s: %s", job, action.outcome, action.reason)
+            world.say(job, f"{action.outcome}: {action.reason}")
             world.write_result(job, _result(facts, action, world.now()))
         case Move(to=to, why=why):
-            _log.info("job %s: %s → %s: %s", job, facts.phase, to, why)
+            world.say(job, f"{facts.phase} → {to}: {why}")
             world.move(job, to)
         case PutResultAway():
             world.put_result_away(job)
@@ -175,10 +174,10 @@ def _start_runs(world: World, ready: list[Ready], taken: frozenset[str]) -> None
             world.move(start.job, Phase.ACTIVE)
             _launch(world, start.job, Stage.TRAIN, start.devices)
         except JobTrouble as trouble:
-            _log.warning("job %s: %s", start.job, trouble)
+            world.say(start.job, str(trouble))
 
 
 def _launch(world: World, job: str, stage: Stage, devices: tuple[str, ...]) -> None:
     launch = world.write_launch(job, stage, devices)
-    _log.info("job %s: launch %d: %s%s", job, launch.number, stage, f" on {', '.join(devices)}" if devices else "")
+    world.say(job, f"launch {launch.number}: {stage}{f' on {devices[0]}' if devices else ''}")
     world.start(job, launch)
