@@ -120,7 +120,7 @@ def test_every_problem_is_told_at_once_in_the_order_of_the_file():
         "support-tone.yaml: 5 problems\n"
         '  line 2   finetuning_type     is "lorra"; expected lora or full\n'
         "  line 5   datasets[1].pth     is not a known field; did you mean path?\n"
-        '  line 6   datasets[1].format  is "sharegpt": known, but this version cannot do it yet (this format)\n'
+        '  line 6   datasets[1].format  is "sharegpt": known, but this version cannot do it yet (rows of this kind)\n'
         '                               hint: write rows such as {"messages": [{"role": "user", "content": "…"}, '
         '{"role": "assistant", "content": "…"}]}, or {"text": "…"}\n'
         "  line 7   num_train_epoch     is not a known field; did you mean num_train_epochs?\n"
@@ -205,6 +205,11 @@ def test_two_names_of_one_field_with_one_value_are_noticed():
     parsed = parse("epochs: 2\nnum_train_epochs: 2.0")
     assert parsed.spec.num_train_epochs == 2
     assert "line 4: num_train_epochs says the same as epochs in line 3" in parsed.notices
+
+
+@pytest.mark.parametrize("fields", ["epochs: 2\nnum_train_epochs: auto", "num_train_epochs:\nepochs: 2"])
+def test_auto_under_one_name_gives_way_to_a_value_under_another(fields):
+    assert parse(fields).spec.num_train_epochs == 2
 
 
 @pytest.mark.parametrize("second", ["num_train_epochs: 3", "n_epochs: 3"])

@@ -183,6 +183,11 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
         "auto true false never",
     ),
     **_later(
+        "lora_model_dir adapter_name_or_path adapters",
+        "starting from an adapter of one's own",
+        "leave it out; to go on from a tuned model, name its merged folder as base_model",
+    ),
+    **_later(
         "deepspeed fsdp fsdp_* tensor_parallel_size context_parallel_size sequence_parallel_size num_gpus world_size",
         "one run on several GPUs",
         "leave it out: a run takes one GPU",
@@ -229,7 +234,7 @@ JOB_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
     "lr_scheduler_type": _later(
         "polynomial cosine_with_restarts cosine_with_min_lr cosine_warmup_with_min_lr inverse_sqrt "
         "reduce_lr_on_plateau warmup_stable_decay one_cycle rex",
-        "this schedule",
+        "this learning rate schedule",
         "write linear, cosine or constant",
     ),
     "excess_length_strategy": _later(
@@ -277,7 +282,7 @@ DATASET_NAMES_NOT_YET: Mapping[str, NotYet] = {
 DATASET_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
     "format": _later(
         "sharegpt alpaca prompt_completion instruction preference kto tokenized input_output csv parquet arrow json",
-        "this format",
+        "rows of this kind",
         _CHAT_ROWS + ', or {"text": "…"}',
     )
 }

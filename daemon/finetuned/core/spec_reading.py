@@ -160,7 +160,7 @@ class _RecordReader:
         self.unknown_names += 1
         known = [*self.shapes, *self.words.other_names, *self.words.reworded, *self.words.not_yet]
         asked = entry.key[:_LONGEST_NAME].casefold().replace("-", "_")
-        likely = get_close_matches(asked, known, n=1) if self.unknown_names <= _MOST_SUGGESTIONS else []
+        likely = get_close_matches(asked, known, n=1, cutoff=0.7) if self.unknown_names <= _MOST_SUGGESTIONS else []
         if not likely:
             self._refuse(entry, "is not a known field", "docs/job-file.md and finetunectl schema list them all")
             return
