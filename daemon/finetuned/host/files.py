@@ -78,15 +78,25 @@ def read_stranger(path: Path) -> bytes:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise Untrustworthy("is not a regular file", "drop a YAML or JSON file")
+        if found.st_nlink > 1:
+            # Whoever may only write names in a directory can plant a second one of a file that they may not read.
+            raise Untrustworthy(f"has {found.st_nlink} names (hard links)", "drop a copy of the file")
         if found.st_size > MAX_STRANGER_BYTES:
-            raise Untrustworthy(
-                f"is {found.st_size:,} bytes; a job file is at most {MAX_STRANGER_BYTES:,} bytes",
-                "data belongs in files that the job names under datasets",
-            )
+            raise _too_large(f"{found.st_size:,}")
         with os.fdopen(os.dup(descriptor), "rb") as file:
-            return file.read(MAX_STRANGER_BYTES + 1)
+            content = file.read(MAX_STRANGER_BYTES + 1)
+        if len(content) > MAX_STRANGER_BYTES:
+            raise _too_large(f"more than {MAX_STRANGER_BYTES:,}")
+        return content
     finally:
         os.close(descriptor)
+
+
+def _too_large(found: str) -> Untrustworthy:
+    return Untrustworthy(
+        f"is {found} bytes; a job file is at most {MAX_STRANGER_BYTES:,} bytes",
+        "data belongs in files that the job names under datasets",
+    )
 
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid.

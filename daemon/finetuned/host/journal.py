@@ -44,16 +44,27 @@ class Journal:
                 raise OSError(errno.ENOSPC, f"no space left for an event of {len(line)} bytes")
             if isinstance(event, DURABLE):
                 os.fsync(self._descriptor)
+            if isinstance(event, _ENDINGS):
+                self._release_reserve(before + len(line))
 
     def _reserve(self, used: int) -> None:
         """Keep blocks beyond the end of the file, so that a disk that fills up cannot swallow the ending."""
         length = ctypes.c_long(_AHEAD_BYTES)
-        if _libc.fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(used), length) == 0:
-            self._reserved_end = used + _AHEAD_BYTES
-        elif ctypes.get_errno() == errno.ENOSPC:
-            raise OSError(errno.ENOSPC, f"no space left for {_AHEAD_BYTES:,} bytes of events")
-        else:
-            self._reserved_end = 1 << 62  # This file system cannot preallocate: write as far as it goes.
+        while _libc.fallocate(self._descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_long(used), length) != 0:
+            match ctypes.get_errno():
+                case errno.EINTR:
+                    continue
+                case errno.ENOSPC | errno.EDQUOT:
+                    raise OSError(errno.ENOSPC, f"no space left for {_AHEAD_BYTES:,} bytes of events")
+                case _:
+                    self._reserved_end = 1 << 62  # This file system cannot preallocate: write as far as it goes.
+                    return
+        self._reserved_end = used + _AHEAD_BYTES
+
+    def _release_reserve(self, end: int) -> None:
+        """After an ending: ten thousand filed jobs must not hold gigabytes that nobody will write."""
+        os.ftruncate(self._descriptor, end)
+        self._reserved_end = 0
 
     def _cut_torn_tail(self) -> None:
         size = os.fstat(self._descriptor).st_size

@@ -54,16 +54,24 @@ class _CappedFile:
         os.write(self._descriptor, chunk)
 
     def _drop_middle(self) -> None:
-        size = os.fstat(self._descriptor).st_size
-        kept_from = size - self._tail // 2
         temporary = self._path.with_name(f".{self._path.name}.tmp")
         shorter = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o640)
-        self._copy(shorter, 0, self._head)
-        os.write(shorter, f"\n[... {kept_from - self._head:,} bytes left out here ...]\n".encode())
-        self._copy(shorter, kept_from, size)
-        os.rename(temporary, self._path)
+        try:
+            self._copy_ends(shorter)
+            os.rename(temporary, self._path)
+        except OSError:
+            os.close(shorter)
+            temporary.unlink(missing_ok=True)
+            raise
         os.close(self._descriptor)
         self._descriptor = shorter
+
+    def _copy_ends(self, into: int) -> None:
+        size = os.fstat(self._descriptor).st_size
+        kept_from = size - self._tail // 2
+        self._copy(into, 0, self._head)
+        os.write(into, f"\n[... {kept_from - self._head:,} bytes left out here ...]\n".encode())
+        self._copy(into, kept_from, size)
 
     def _copy(self, into: int, start: int, end: int) -> None:
         while start < end:
