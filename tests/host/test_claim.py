@@ -99,12 +99,11 @@ def test_a_file_that_arrived_by_rename_is_claimed_at_once(inbox: Inbox):
 
 
 def test_a_claim_says_what_was_dropped_and_by_whom(inbox: Inbox):
-    path = inbox.drop("Über 😀.json", '{"base_model": "/m", "datasets": [{"path": "/d.jsonl"}]}')
-    os.chown(path, 1234, -1)
+    inbox.drop("Über 😀.json", '{"base_model": "/m", "datasets": [{"path": "/d.jsonl"}]}')
     [job] = inbox.scan_all()
     found = job.read_claim()
     assert found is not None
-    assert (found.job, found.name, found.uid, found.refusal) == (job.job, "Über 😀.json", 1234, None)
+    assert (found.job, found.name, found.uid, found.refusal) == (job.job, "Über 😀.json", os.getuid(), None)
 
 
 def test_a_growing_file_is_claimed_once_and_whole(inbox: Inbox):
@@ -295,6 +294,11 @@ def a_folder_with_a_linked_job_file(path: Path) -> None:
     (path / "job.yaml").symlink_to("/etc/passwd")
 
 
+def a_device(path: Path) -> None:
+    require(os.geteuid() == 0, "only root can make a device")
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+
+
 def a_second_name_of_a_file(path: Path) -> None:
     (path.parent.parent / "secret").write_text(SOUND)
     os.link(path.parent.parent / "secret", path)
@@ -316,7 +320,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "binary junk": ("a.yaml", content(b"\x80\x04junk"), "a.yaml is not text in UTF-8 (byte 0 is 0x80)"),
     "zero bytes": ("a.yaml", content(b"ab\0"), "a.yaml is not a text file (byte 2 is zero)"),
     "another suffix": ("a.txt", content(SOUND.encode()), "a.txt is not named like a job file"),
-    "a device": ("a.yaml", lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3)), "a.yaml is not a regu"),
+    "a device": ("a.yaml", a_device, "a.yaml is not a regular file"),
 }
 
 

@@ -1,6 +1,7 @@
 """The doorbell, with the real inotify."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,10 @@ from pathlib import Path
 import pytest
 from watchdog.observers import inotify
 
+from finetuned.host.claim import Arrivals
+from finetuned.host.settings import Settings
 from finetuned.service.watch import Doorbell
+from spools import SOUND, a_spool, require
 from until import until
 
 LONG = 20.0
@@ -65,6 +69,22 @@ def test_a_file_renamed_within_the_door_as_rsync_does_is_known_too(doorbell: Doo
     os.rename(doors[0] / ".a.yaml.Xy12", doors[0] / "a.yaml")
     assert doorbell.wait(LONG)
     assert doorbell.arrived_by_rename("a.yaml")
+
+
+@pytest.mark.parametrize("command", [["mv"], ["rsync"]])
+def test_what_arrives_by_rename_is_claimed_at_the_first_look(tmp_path: Path, command: list[str]):
+    require(shutil.which(command[0]) is not None, f"{command[0]} is missing")
+    spool = a_spool(tmp_path)
+    doorbell = Doorbell(spool.incoming, spool.requests)
+    arrivals = Arrivals(spool, Settings(), doorbell.arrived_by_rename, clock=lambda: 0.0)
+    (tmp_path / "a.yaml").write_text(SOUND)
+    subprocess.run([*command, tmp_path / "a.yaml", f"{spool.incoming}/"], check=True)
+    claimed = []
+    while not claimed:
+        assert doorbell.wait(LONG)
+        claimed = arrivals.claim()
+    assert [job.dropped.read_text() for job in claimed] == [SOUND]
+    doorbell.close()
 
 
 def test_an_undecodable_name_is_known_as_the_scan_sees_it(doorbell: Doorbell, doors, tmp_path: Path):
@@ -148,6 +168,8 @@ def test_waiting_costs_next_to_nothing(doors):
     text = f"""
 import resource
 from pathlib import Path
+from finetuned.host.claim import Arrivals
+from finetuned.host.settings import Settings
 from finetuned.service.watch import Doorbell
 doorbell = Doorbell(Path({str(doors[0])!r}), Path({str(doors[1])!r}))
 before = resource.getrusage(resource.RUSAGE_SELF)
