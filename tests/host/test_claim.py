@@ -260,6 +260,7 @@ def test_a_folder_of_another_user_is_renamed_where_it_stands(public_path: Path):
     with become(65534):
         [job] = inbox.scan_all()
         assert dropped_folder(job) == job.dropped
+        assert job.read_claim().uid == 1234
         copy_spec(job)
         moved = inbox.spool.move(job, Phase.ACTIVE)
         assert (dropped_folder(moved) or Path()).joinpath("data/chats.jsonl").read_text() == "{}\n"
