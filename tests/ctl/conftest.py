@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import exports
 import pytest
-import spools
 
+import exports
+import spools
 from finetuned.core.events import Event, Finished
 from finetuned.core.job import Claim, Launch, Outcome, Phase, Result, Stage, Wish
 from finetuned.core.plan import Facts
@@ -48,10 +49,20 @@ class Bench:
     folder: Path
     """For files of one's own."""
     _held: list[int] = field(default_factory=list)
+    _started: "list[subprocess.Popen[str]]" = field(default_factory=list)
 
     def ctl(self, *args: str, stdin: str = "") -> Answer:
         """Run finetunectl on this spool."""
         return call(*args, spool=self.spool.path, stdin=stdin)
+
+    def start(self, *args: str) -> "subprocess.Popen[str]":
+        """The same as a process of its own, to be met while it works."""
+        command = [sys.executable, "-u", "-c", "from finetuned.ctl.main import main; main()"]
+        where = ["--spool", str(self.spool.path)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen([*command, *where, *args], stdout=pipe, stderr=pipe, text=True)
+        self._started.append(process)
+        return process
 
     def job(
         self,
@@ -115,7 +126,17 @@ class Bench:
         assert lock is not None
         self._held.append(lock)
 
+    def end(self, job: JobDir, phase: Phase, reason: str = "as the test says", hint: str = "") -> JobDir:
+        """What is left to do for a job that has come to its end: ending, result, its last place."""
+        if phase is Phase.DONE:
+            self.say(job, Stage.TRAIN, Finished(time=datetime.now(UTC), step=12))
+        write_record(job.result_file, a_result(phase, reason, hint))
+        return self.spool.move(job, phase)
+
     def let_go(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
         for lock in self._held:
             os.close(lock)
         self._held.clear()
@@ -211,11 +232,3 @@ def daemon(bench: Bench) -> Iterator[Callable[..., None]]:
     ending.set()
     for thread in threads:
         thread.join()
-
-
-def end(bench: Bench, job: JobDir, phase: Phase, reason: str = "as the test says", hint: str = "") -> None:
-    """What is left to do for a job that has come to its end: result, then its place."""
-    if phase is Phase.DONE:
-        bench.say(job, Stage.TRAIN, Finished(time=datetime.now(UTC), step=12))
-    write_record(job.result_file, a_result(phase, reason, hint))
-    bench.spool.move(job, phase)

@@ -11,7 +11,7 @@ from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.spans import Fields, Items, Leaf, Span, read_spans
 
 _DATASETS = ("datasets", "eval_datasets")
-_BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_./+-]*")
+_BARE = re.compile(r"\.{0,2}[A-Za-z_/][A-Za-z0-9_./+-]*")
 
 
 def set_field(text: str, assignment: str) -> str:

@@ -101,3 +101,12 @@ class JobPage(JobRow):
     """Folder of what the submitter wants back, once it is there."""
     preview: str | None = None
     """File that shows what the model will learn, once prepared."""
+
+
+class Check(Record):
+    """One of `doctor`'s checks."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    what: str
+    hint: str = ""

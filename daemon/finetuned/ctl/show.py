@@ -1,5 +1,6 @@
 """`list` and `status`."""
 
+import math
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ def list_jobs(
     sights = [look_at_job(job) for job in spool.jobs(*LIVE)]
     positions = queue_positions(sights)
     # What runs or ends stands above what waits; what has no turn (held, unreadable) stands last.
-    sights.sort(key=lambda sight: (sight.job.phase is Phase.QUEUED, positions.get(sight.job.job, len(sights) + 1)))
+    sights.sort(key=lambda sight: (sight.job.phase is Phase.QUEUED, positions.get(sight.job.job, math.inf)))
     if show_all:
         filed = sorted(spool.jobs(*FILED), key=lambda job: job.job, reverse=True)
         sights += [look_at_job(job) for job in filed[:most]]

@@ -56,8 +56,11 @@ def _span(event: Event, events: Iterator[Event], text: str) -> Span:
     match event:
         case MappingStartEvent():
             children, end = _children(event, events, text)
-            keys = (key.text if isinstance(key, Leaf) else "" for key in children[::2])
-            return Fields(start, end, bool(event.flow_style), tuple(zip(keys, children[1::2], strict=True)))
+            pairs = zip(children[::2], children[1::2], strict=True)
+            entries = tuple(_entry(key, value, text) for key, value in pairs)
+            if entries and not event.flow_style:
+                end = entries[-1][1].end
+            return Fields(start, end, bool(event.flow_style), entries)
         case SequenceStartEvent():
             children, end = _children(event, events, text)
             return Items(start, end, bool(event.flow_style), tuple(children))
@@ -65,6 +68,16 @@ def _span(event: Event, events: Iterator[Event], text: str) -> Span:
             # A block scalar (| or >) ends behind its last line break, which is not part of what is replaced.
             return Leaf(start, start + len(text[start:end].rstrip()), event.value, event.style in (None, ""))
     raise ValueError(f"{type(event).__name__} where a value should be (an alias?)")
+
+
+def _entry(key: Span, value: Span, text: str) -> tuple[str, Span]:
+    """An empty value stands right behind its colon, not where the next thing begins."""
+    if isinstance(value, Leaf) and value.start == value.end:
+        colon = text.index(":", key.end)
+        if text[key.end : colon].strip():
+            raise ValueError("a field without a colon")
+        value = Leaf(colon + 1, colon + 1, value.text, value.is_plain)
+    return key.text if isinstance(key, Leaf) else "", value
 
 
 def _children(

@@ -1,0 +1,61 @@
+"""get: artifacts whole or not at all."""
+
+import os
+
+from finetuned.core.job import Phase
+
+
+def test_artifacts_are_copied_whole(bench):
+    bench.artifacts(bench.job(Phase.DONE))
+    dest = bench.folder / "mine"
+    answer = bench.ctl("get", "tone", str(dest))
+    assert (answer.code, answer.out) == (0, f"{dest}\n")
+    assert (dest / "adapter" / "adapter_model.safetensors").read_bytes() == b"a" * 1000
+    assert (dest / "README.md").read_text() == "a card"
+    assert os.listdir(bench.folder) == ["mine"]
+
+
+def test_json_tells_what_was_copied(bench):
+    bench.artifacts(job := bench.job(Phase.DONE))
+    dest = bench.folder / "mine"
+    assert bench.ctl("get", "tone", str(dest), "--json").json == {
+        "job": job.job,
+        "path": str(dest),
+        "files": 2,
+        "size_bytes": 1006,
+    }
+
+
+def test_nothing_is_overwritten_unless_forced(bench):
+    bench.artifacts(bench.job(Phase.DONE))
+    dest = bench.folder / "mine"
+    dest.mkdir()
+    (dest / "precious").touch()
+    answer = bench.ctl("get", "tone", str(dest))
+    assert answer.code == 6
+    assert "--force" in answer.err
+    assert os.listdir(dest) == ["precious"]
+    assert bench.ctl("get", "tone", str(dest), "--force").code == 0
+    assert sorted(os.listdir(dest)) == ["README.md", "adapter"]
+    assert os.listdir(bench.folder) == ["mine"]
+
+
+def test_an_empty_folder_is_filled(bench):
+    bench.artifacts(bench.job(Phase.DONE))
+    dest = bench.folder / "mine"
+    dest.mkdir()
+    assert bench.ctl("get", "tone", str(dest)).code == 0
+
+
+def test_a_job_without_artifacts_says_what_to_do(bench):
+    bench.job(Phase.FAILED)
+    answer = bench.ctl("get", "tone", str(bench.folder / "mine"))
+    assert answer.code == 1
+    assert "finetunectl resume" in answer.err
+
+
+def test_a_place_that_is_not_there_is_named(bench):
+    bench.artifacts(bench.job(Phase.DONE))
+    answer = bench.ctl("get", "tone", str(bench.folder / "no" / "mine"))
+    assert answer.code == 6
+    assert "mkdir -p" in answer.err

@@ -1,0 +1,213 @@
+"""list and status: the same facts for people and for programs, whatever state a job is in."""
+
+import exports
+from finetuned.core.events import (
+    Checkpointed,
+    Entered,
+    FailedForGood,
+    FailedRetry,
+    Finished,
+    Noticed,
+    Progressed,
+    Stopped,
+)
+from finetuned.core.job import Exit, Outcome, Phase, Result, Stage, Wish
+from finetuned.core.problems import Problem
+from finetuned.host.jobdir import write_record
+from spools import SOUND
+
+NOON = exports.EVENING
+TRAINING = [
+    exports.started(),
+    exports.evaluated(0, 2.5, is_best=True),
+    Entered(time=NOON, activity="training"),
+    exports.stepped(1),
+    exports.stepped(2),
+    Checkpointed(time=NOON, step=2, checkpoint="step-00000002", size_bytes=10, stall_seconds=0, seconds=1),
+    exports.stepped(3),
+    exports.evaluated(3, 1.25, is_best=True),
+    Entered(time=NOON, activity="training"),
+]
+PREPARED = [exports.started(), Finished(time=NOON)]
+
+
+def states(bench, *options):
+    return {row["job"]: row["state"] for row in bench.ctl("list", "--json", *options).json["jobs"]}
+
+
+def test_list_tells_the_state_of_every_live_job(bench):
+    waiting = bench.job(number=1)
+    preparing = bench.job(number=2, prepare=[exports.started()])
+    bench.run(preparing, Stage.PREPARE)
+    ready = bench.job(number=3, prepare=PREPARED, is_planned=True)
+    training = bench.job(Phase.ACTIVE, number=4, train=TRAINING, is_planned=True)
+    bench.run(training, Stage.TRAIN)
+    held = bench.job(number=5, wishes=[Wish.HOLD])
+    stopping = bench.job(Phase.ACTIVE, number=6, train=TRAINING, wishes=[Wish.CANCEL])
+    bench.run(stopping, Stage.TRAIN)
+    ending = bench.job(Phase.OUTBOX, number=7, result=a_success())
+    assert states(bench) == {
+        waiting.job: "waiting",
+        preparing.job: "preparing",
+        ready.job: "ready",
+        training.job: "training",
+        held.job: "held",
+        stopping.job: "stopping",
+        ending.job: "ending",
+    }
+
+
+def a_success():
+    return Result(outcome=Outcome.SUCCEEDED, reason="done", attempts=1, last_launch=1, ended=NOON)
+
+
+def test_what_runs_stands_first_and_what_waits_stands_in_the_order_of_its_turn(bench):
+    young = bench.job(number=3)
+    urgent = bench.job(number=2, spec=f"{SOUND}priority: 5\n")
+    old = bench.job(number=1)
+    held = bench.job(number=0, wishes=[Wish.HOLD])
+    running = bench.job(Phase.ACTIVE, number=9, train=TRAINING)
+    rows = bench.ctl("list", "--json").json["jobs"]
+    assert [row["job"] for row in rows] == [running.job, urgent.job, old.job, young.job, held.job]
+    assert [row["queue_position"] for row in rows] == [None, 1, 2, 3, None]
+
+
+def test_a_running_job_shows_step_loss_and_time_left(bench):
+    bench.run(bench.job(Phase.ACTIVE, train=TRAINING), Stage.TRAIN)
+    row = bench.ctl("list", "--json").json["jobs"][0]
+    assert (row["step"], row["total_steps"], row["activity"]) == (3, 12, "training")
+    assert row["eta_seconds"] == 9
+    table = bench.ctl("list").out
+    assert "step 3 of 12" in table
+    assert "9 s" in table
+
+
+def test_filed_jobs_are_listed_on_request_newest_first_and_not_too_many(bench):
+    bench.run_daemon()
+    filed = [
+        bench.job(phase, number=number) for number, phase in enumerate((Phase.DONE, Phase.FAILED, Phase.CANCELLED))
+    ]
+    assert states(bench) == {}
+    rows = bench.ctl("list", "--all", "-n", "2", "--json").json["jobs"]
+    assert [row["job"] for row in rows] == [filed[2].job, filed[1].job]
+    assert list(states(bench, "--all").values()) == ["cancelled", "failed", "succeeded"]
+
+
+def test_a_job_that_cannot_be_read_is_listed_as_unreadable_and_the_others_are_told(bench):
+    broken, sound = bench.job(number=1), bench.job(number=2)
+    broken.claim_file.write_text("{")
+    assert states(bench) == {broken.job: "unreadable", sound.job: "waiting"}
+    assert "claim.json" in bench.ctl("status", broken.job).out
+
+
+def test_an_empty_list_is_no_data_and_a_word(bench):
+    bench.run_daemon()
+    answer = bench.ctl("list")
+    assert (answer.code, answer.out) == (0, "")
+    assert "no jobs in" in answer.err
+
+
+def test_a_missing_daemon_is_said(bench):
+    bench.job()
+    assert "no daemon is running" in bench.ctl("list").err
+    assert bench.ctl("list", "--json").json["daemon_running"] is False
+    bench.run_daemon()
+    assert bench.ctl("list").err == ""
+    assert bench.ctl("list", "--json").json["daemon_running"] is True
+
+
+def test_status_shows_losses_before_now_and_best(bench):
+    job = bench.job(Phase.ACTIVE, train=TRAINING, is_planned=True)
+    bench.run(job, Stage.TRAIN)
+    bench.checkpoint(job, 2)
+    page = bench.ctl("status", "tone", "--json").json
+    assert (page["eval_loss_before"], page["eval_loss_now"], page["eval_loss_best"]) == (2.5, 1.25, 1.25)
+    assert page["best_step"] == 3
+    assert page["seconds_per_step"] == 1.0
+    assert [(each["name"], each["whole"]) for each in page["checkpoints"]] == [("step-00000002", True)]
+    assert page["checkpoints"][0]["size_bytes"] > 100
+    words = bench.ctl("status", "tone").out
+    assert "2.5000 before, 1.2500 now, 1.2500 best (step 3)" in words
+    assert "3 of 12 (25 %)" in words
+
+
+def test_status_tells_how_each_attempt_ended(bench):
+    said = [
+        exports.started(1),
+        exports.stepped(4),
+        Stopped(time=NOON, step=4, why="asked to stop (SIGTERM)"),
+        exports.started(2),
+        FailedRetry(time=NOON, step=5, error="device lost"),
+        exports.started(3),
+        exports.stepped(6),
+        exports.started(4),
+    ]
+    job = bench.job(Phase.ACTIVE, train=said)
+    bench.launch(job, 3)
+    write_record(job.exit_file(3), Exit(launch=3, signal=9, out_of_memory=True, ended=NOON))
+    bench.run(job, Stage.TRAIN)
+    attempts = bench.ctl("status", "tone", "--json").json["stages"][1]["attempts"]
+    assert [attempt["ending"] for attempt in attempts] == ["stopped", "failed_retry", "no word", None]
+    assert attempts[1]["why"] == "device lost"
+    assert "ran out of memory" in attempts[2]["why"]
+
+
+def test_status_tells_why_a_job_waits(bench):
+    bench.run_daemon()
+    bench.job(number=1, prepare=PREPARED, is_planned=True)
+    bench.job(number=2, slug="second", prepare=PREPARED, is_planned=True)
+    bench.job(number=3, slug="held", wishes=[Wish.HOLD])
+    network = FailedRetry(time=NOON, error="the hub does not answer", cause="network")
+    bench.job(number=4, slug="offline", prepare=[exports.started(), network])
+    assert bench.ctl("status", "tone", "--json").json["why"] == "its turn is next"
+    assert bench.ctl("status", "second", "--json").json["why"] == "1 before it"
+    assert "finetunectl release" in bench.ctl("status", "held", "--json").json["why"]
+    assert "the hub does not answer" in bench.ctl("status", "offline", "--json").json["why"]
+
+
+def test_status_tells_how_far_prepare_is(bench):
+    said = [exports.started(), Progressed(time=NOON, activity="reading", done=300, total=1000, unit="rows")]
+    bench.run(bench.job(prepare=said), Stage.PREPARE)
+    assert bench.ctl("status", "tone", "--json").json["why"] == "reading 300 of 1,000 rows"
+
+
+def test_status_of_a_failed_job_shows_reason_problems_and_hint(bench):
+    problem = Problem(place="line 3   seed", what='is "x"; expected a number', hint="write seed: 42")
+    result = Result(
+        outcome=Outcome.FAILED,
+        reason="the job file: 1 problem",
+        problems=(problem,),
+        hint="finetunectl resubmit",
+        attempts=0,
+        last_launch=0,
+        ended=NOON,
+    )
+    bench.job(Phase.FAILED, result=result)
+    words = bench.ctl("status", "tone").out
+    for said in ("the job file: 1 problem", problem.place, problem.what, problem.hint, result.hint):
+        assert said in words
+    assert bench.ctl("status", "tone", "--json").json["result"]["problems"][0]["hint"] == problem.hint
+
+
+def test_status_says_where_things_are(bench):
+    job = bench.job(Phase.DONE, train=exports.a_whole_run())
+    bench.artifacts(job)
+    job.log_file(Stage.TRAIN).write_text("log")
+    page = bench.ctl("status", "tone", "--json").json
+    assert page["artifacts"] == str(job.artifacts)
+    assert page["stages"][1]["log"] == str(job.log_file(Stage.TRAIN))
+    assert str(job.artifacts) in bench.ctl("status", "tone").out
+
+
+def test_status_shows_notices_of_all_stages(bench):
+    bench.job(
+        prepare=[exports.started(), exports.noticed("2 rows dropped")],
+        train=[exports.started(), Noticed(time=NOON, text="slow disk")],
+    )
+    assert bench.ctl("status", "tone", "--json").json["notices"] == ["2 rows dropped", "slow disk"]
+
+
+def test_a_loss_that_is_no_number_is_null(bench):
+    failed = FailedForGood(time=NOON, step=1, error="loss is not finite")
+    bench.job(Phase.ACTIVE, train=[exports.started(), exports.stepped(1, loss=float("nan")), failed])
+    assert bench.ctl("status", "tone", "--json").json["loss"] is None
