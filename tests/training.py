@@ -23,7 +23,6 @@ from finetuned.core.plan import (
     Schedule,
     Selection,
 )
-from finetuned.host.files import take_lock
 from finetuned.host.jobdir import JobDir, write_record
 from finetuned.host.journal import Journal, read_events
 from finetuned.host.machine import boot_id
@@ -123,7 +122,7 @@ def a_plan(model: Path, spool: Path, **changes: Any) -> RunPlan:
     if evaluation:
         write_rows(folder / "eval.arrow", evaluation, "eval.jsonl")
     (folder / "probes.json").write_text("[]")
-    size = changes.pop("global_batch_size", 4)
+    size, seed = changes.pop("global_batch_size", 4), changes.pop("seed", 42)
     lengths = sorted(len(ids) for ids, _ in train)
     parts: dict[str, Any] = {
         "tuning": LoraTuning(r=4, alpha=8, dropout=0.0, target_modules="all-linear"),
@@ -156,7 +155,7 @@ def a_plan(model: Path, spool: Path, **changes: Any) -> RunPlan:
             steps_per_epoch=-(-len(train) // size),
             micro_batch_tokens=48,
             eval_micro_batch_tokens=64,
-            seed=42,
+            seed=seed,
         ),
         "cadence": Cadence(logging_steps=1, eval_steps=4, save_steps=3, save_minutes=0, save_total_limit=2),
         "selection": Selection(load_best=True, early_stopping_patience=0, early_stopping_threshold=0.0),
@@ -164,7 +163,7 @@ def a_plan(model: Path, spool: Path, **changes: Any) -> RunPlan:
     for name, part in parts.items():
         own = {key: changes.pop(key) for key in list(changes) if hasattr(part, key) and key not in parts}
         parts[name] = part.model_copy(update=own)
-    whole = {"method": "sft", "seed": 42, "precision": "fp32", "gradient_checkpointing": False, "device": "cpu"}
+    whole = {"method": "sft", "seed": seed, "precision": "fp32", "gradient_checkpointing": False, "device": "cpu"}
     return RunPlan.model_validate(whole | {"digest": "d" * 64} | parts | changes)
 
 
@@ -197,9 +196,3 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
-
-
-def hold_lock(job: JobDir) -> int:
-    held = take_lock(job.lock_file(Stage.TRAIN))
-    assert held is not None
-    return held
