@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from finetuned.core.jobfile.findings import Findings, place
+from finetuned.core.jobfile.page import editor_schema, reference_page
+from finetuned.core.jobfile.reading import Form, read_record, values_of
+from finetuned.core.jobfile.rules import check_dataset, check_job, implied_values
+from finetuned.core.jobfile.text import UnreadableText, read_tree
+from finetuned.core.jobfile.words import DATASET_WORDS, JOB_WORDS
 from finetuned.core.problems import InvalidSpec, Problem
-from finetuned.core.spec_findings import Findings, place
-from finetuned.core.spec_page import editor_schema, reference_page
-from finetuned.core.spec_reading import Form, read_record, values_of
-from finetuned.core.spec_rules import check_dataset, check_job, implied_values
-from finetuned.core.spec_text import UnreadableText, read_tree
-from finetuned.core.spec_words import DATASET_WORDS, JOB_WORDS
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]

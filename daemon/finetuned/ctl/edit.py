@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from finetuned.core.spec_words import DATASET_WORDS, JOB_WORDS
+from finetuned.core.jobfile.words import DATASET_WORDS, JOB_WORDS
 from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.spans import Fields, Items, Leaf, Span, read_spans
 

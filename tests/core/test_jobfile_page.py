@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from finetuned.core.jobfile.shape import shapes
+from finetuned.core.jobfile.words import DATASET_WORDS, JOB_WORDS, Words
 from finetuned.core.problems import InvalidSpec
 from finetuned.core.spec import Dataset, JobSpec, job_file_page, json_schema, parse_spec
-from finetuned.core.spec_shape import shapes
-from finetuned.core.spec_words import DATASET_WORDS, JOB_WORDS, Words
 
 PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
 REGENERATE = (

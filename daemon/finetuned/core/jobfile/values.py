@@ -4,9 +4,9 @@ import math
 import re
 from typing import Any
 
-from finetuned.core.spec_findings import shown
-from finetuned.core.spec_shape import Shape
-from finetuned.core.spec_text import List, Mapping, Node, Scalar
+from finetuned.core.jobfile.findings import shown
+from finetuned.core.jobfile.shape import Shape
+from finetuned.core.jobfile.text import List, Mapping, Node, Scalar
 
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]{0,30}")
 _NUMBER = re.compile(r"[+-]?([0-9][0-9_]{0,30}(\.[0-9_]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,4})?")

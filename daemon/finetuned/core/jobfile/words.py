@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from finetuned.core.spec_later import (
+from finetuned.core.jobfile.later import (
     DATASET_NAMES_NOT_YET,
     DATASET_VALUES_NOT_YET,
     JOB_NAMES_NOT_YET,

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from finetuned.core.spec_findings import one_of
+from finetuned.core.jobfile.findings import one_of
 
 Kind = Literal["text", "whole number", "number", "truth", "choice", "words", "records", "pairs"]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from finetuned.core.spec_later import ANYTHING, NotYet
-from finetuned.core.spec_reading import Form
-from finetuned.core.spec_shape import Shape, shapes
-from finetuned.core.spec_words import Words
+from finetuned.core.jobfile.later import ANYTHING, NotYet
+from finetuned.core.jobfile.reading import Form
+from finetuned.core.jobfile.shape import Shape, shapes
+from finetuned.core.jobfile.words import Words
 
 _NUMBER_IN_QUOTES = r"^[+-]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SECTIONS = {

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from finetuned.core import spec_text
-from finetuned.core.spec_findings import Findings, one_of, shown
-from finetuned.core.spec_later import ANYTHING, NotYet
-from finetuned.core.spec_shape import Shape, shapes
-from finetuned.core.spec_text import Node, Scalar
-from finetuned.core.spec_values import WrongValue, asks_for_nothing, found, number, single_value
-from finetuned.core.spec_words import Words
+from finetuned.core.jobfile import text
+from finetuned.core.jobfile.findings import Findings, one_of, shown
+from finetuned.core.jobfile.later import ANYTHING, NotYet
+from finetuned.core.jobfile.shape import Shape, shapes
+from finetuned.core.jobfile.text import Node, Scalar
+from finetuned.core.jobfile.values import WrongValue, asks_for_nothing, found, number, single_value
+from finetuned.core.jobfile.words import Words
 
 _WORDS_WITH_COMMAS = re.compile(r"[\w.-]+(\s*,\s*[\w.-]+)+")
 _LONGEST_NAME = 80
@@ -41,7 +41,7 @@ class Form:
     inner: Mapping[str, "Form"] = field(default_factory=dict)
 
 
-def read_record(form: Form, tree: spec_text.Mapping, findings: Findings, path: str = "") -> dict[str, Given]:
+def read_record(form: Form, tree: text.Mapping, findings: Findings, path: str = "") -> dict[str, Given]:
     """The fields given in `tree`; problems and notices go to `findings`. `path`: before each name."""
     return _RecordReader(form, findings, path).read(tree)
 
@@ -58,7 +58,7 @@ class _RecordReader:
         self.excused: set[str] = set()
         """Required fields whose name seems to be there, mistyped."""
 
-    def read(self, tree: spec_text.Mapping) -> dict[str, Given]:
+    def read(self, tree: text.Mapping) -> dict[str, Given]:
         first_lines: dict[str, int] = {}
         for entry in tree.entries:
             if entry.key in first_lines:
@@ -71,7 +71,7 @@ class _RecordReader:
         self.form.rules(self.given, self.findings)
         return self.given
 
-    def _read_entry(self, entry: spec_text.Entry) -> None:
+    def _read_entry(self, entry: text.Entry) -> None:
         meant = self._meant(entry)
         if meant is None:
             return
@@ -99,7 +99,7 @@ class _RecordReader:
 
     # Which field a name means.
 
-    def _meant(self, entry: spec_text.Entry) -> tuple[str, Node] | None:
+    def _meant(self, entry: text.Entry) -> tuple[str, Node] | None:
         """The field and its value in our words; None when there is nothing left to read."""
         key, node = entry.key, entry.value
         empty_means = self.words.ambiguous_when_empty.get(key)
@@ -121,7 +121,7 @@ class _RecordReader:
         self._refuse_unknown(entry)
         return None
 
-    def _as_fraction(self, name: str, entry: spec_text.Entry) -> tuple[str, Node]:
+    def _as_fraction(self, name: str, entry: text.Entry) -> tuple[str, Node]:
         """`warmup_steps: 0.1` is a common way to write a ratio."""
         other = self.words.fractions.get(name)
         part = number(entry.value.text) if isinstance(entry.value, Scalar) else None
@@ -130,7 +130,7 @@ class _RecordReader:
         self._notice(entry, f"is {part:g}, less than one step; it is read as {other}")
         return other, entry.value
 
-    def _reworded(self, entry: spec_text.Entry) -> tuple[str, Node] | None:
+    def _reworded(self, entry: text.Entry) -> tuple[str, Node] | None:
         reworded = self.words.reworded[entry.key]
         node = entry.value
         if isinstance(node, Scalar) and node.is_empty:
@@ -147,7 +147,7 @@ class _RecordReader:
             self._refuse(entry, f"is {found(node)}; expected {expected}", f"or write {reworded.field} instead")
         return None
 
-    def _answer_not_yet(self, entry: spec_text.Entry, not_yet: NotYet) -> None:
+    def _answer_not_yet(self, entry: text.Entry, not_yet: NotYet) -> None:
         if not_yet.harmless == ANYTHING:
             self._notice(entry, not_yet.what)
         elif asks_for_nothing(entry.value, not_yet.harmless):
@@ -156,7 +156,7 @@ class _RecordReader:
             what = f"is {found(entry.value)}: known, but this version cannot do it yet ({not_yet.what})"
             self._refuse(entry, what, not_yet.instead)
 
-    def _refuse_unknown(self, entry: spec_text.Entry) -> None:
+    def _refuse_unknown(self, entry: text.Entry) -> None:
         self.unknown_names += 1
         known = [*self.shapes, *self.words.other_names, *self.words.reworded, *self.words.not_yet]
         asked = entry.key[:_LONGEST_NAME].casefold().replace("-", "_")
@@ -170,7 +170,7 @@ class _RecordReader:
 
     # What a value means.
 
-    def _value(self, name: str, entry: spec_text.Entry, node: Node) -> Any:
+    def _value(self, name: str, entry: text.Entry, node: Node) -> Any:
         """In the field's Python type; None for auto, and for what was refused."""
         shape = self.shapes[name]
         if isinstance(node, Scalar):
@@ -195,7 +195,7 @@ class _RecordReader:
     def _is_auto(self, shape: Shape, node: Scalar) -> bool:
         return node.text == "auto" and not shape.is_required and "auto" not in shape.choices
 
-    def _in_our_words(self, name: str, entry: spec_text.Entry, node: Scalar) -> Scalar | None:
+    def _in_our_words(self, name: str, entry: text.Entry, node: Scalar) -> Scalar | None:
         if not_yet := self._value_not_yet(name, node):
             self._refuse_value_not_yet(entry, node, not_yet)
             return None
@@ -210,11 +210,11 @@ class _RecordReader:
     def _value_not_yet(self, name: str, node: Scalar) -> NotYet | None:
         return self.words.values_not_yet.get(name, {}).get(node.text.casefold())
 
-    def _refuse_value_not_yet(self, entry: spec_text.Entry, node: Scalar, not_yet: NotYet) -> None:
+    def _refuse_value_not_yet(self, entry: text.Entry, node: Scalar, not_yet: NotYet) -> None:
         what = f"is {found(node)}: known, but this version cannot do it yet ({not_yet.what})"
         self._refuse(entry, what, not_yet.instead)
 
-    def _scalar(self, entry: spec_text.Entry, node: Node, shape: Shape) -> Any:
+    def _scalar(self, entry: text.Entry, node: Node, shape: Shape) -> Any:
         if not isinstance(node, Scalar):
             self._refuse_value(entry, node, shape)
             return None
@@ -224,21 +224,21 @@ class _RecordReader:
             self._refuse_value(entry, node, shape, wrong.hint)
             return None
 
-    def _words(self, entry: spec_text.Entry, node: Node, shape: Shape) -> str | tuple[str, ...] | None:
+    def _words(self, entry: text.Entry, node: Node, shape: Shape) -> str | tuple[str, ...] | None:
         if isinstance(node, Scalar):
             if not _WORDS_WITH_COMMAS.fullmatch(node.text):
                 return node.text
             self._notice(entry, "has commas and is read as a list")
             return tuple(word.strip() for word in node.text.split(","))
-        items = node.items if isinstance(node, spec_text.List) else ()
+        items = node.items if isinstance(node, text.List) else ()
         texts = [item.text for item in items if isinstance(item, Scalar) and not item.is_empty]
         if not texts or len(texts) < len(items):
             self._refuse_value(entry, node, shape)
             return None
         return "all-linear" if texts == ["all-linear"] else tuple(texts)
 
-    def _pairs(self, entry: spec_text.Entry, node: Node, shape: Shape) -> dict[str, str] | None:
-        if not isinstance(node, spec_text.Mapping):
+    def _pairs(self, entry: text.Entry, node: Node, shape: Shape) -> dict[str, str] | None:
+        if not isinstance(node, text.Mapping):
             self._refuse_value(entry, node, shape)
             return None
         pairs: dict[str, str] = {}
@@ -252,12 +252,12 @@ class _RecordReader:
                 self.findings.refuse(each.line, name, f"is {found(each.value)}; expected text")
         return pairs
 
-    def _records(self, name: str, entry: spec_text.Entry, node: Node, shape: Shape) -> tuple[BaseModel, ...] | None:
-        items = node.items if isinstance(node, spec_text.List) else (node,)
+    def _records(self, name: str, entry: text.Entry, node: Node, shape: Shape) -> tuple[BaseModel, ...] | None:
+        items = node.items if isinstance(node, text.List) else (node,)
         if len(items) < shape.fewest:
             self._refuse_value(entry, node, shape)
             return None
-        if not isinstance(node, spec_text.List):
+        if not isinstance(node, text.List):
             self._notice(entry, "is one file; it is read as a list of one")
         records = [self._record(self.form.inner[name], item, f"{entry.key}[{n}]") for n, item in enumerate(items)]
         whole = tuple(record for record in records if record is not None)
@@ -266,8 +266,8 @@ class _RecordReader:
     def _record(self, form: Form, node: Node, name: str) -> BaseModel | None:
         if isinstance(node, Scalar) and not node.is_empty:
             first = next(iter(form.record.model_fields))
-            node = spec_text.Mapping(node.line, (spec_text.Entry(node.line, first, node),))
-        if not isinstance(node, spec_text.Mapping):
+            node = text.Mapping(node.line, (text.Entry(node.line, first, node),))
+        if not isinstance(node, text.Mapping):
             self.findings.refuse(node.line, name, f"is {found(node)}; expected {{path: /path/to/rows.jsonl}}")
             return None
         problems_before = self.findings.problem_count
@@ -281,13 +281,13 @@ class _RecordReader:
     def _choices(self, name: str) -> str:
         return one_of(self.shapes[name].choices)
 
-    def _refuse_value(self, entry: spec_text.Entry, node: Node, shape: Shape, hint: str = "") -> None:
+    def _refuse_value(self, entry: text.Entry, node: Node, shape: Shape, hint: str = "") -> None:
         self._refuse(entry, f"is {found(node)}; expected {shape.expected}", hint)
 
-    def _refuse(self, entry: spec_text.Entry, what: str, hint: str = "") -> None:
+    def _refuse(self, entry: text.Entry, what: str, hint: str = "") -> None:
         self.findings.refuse(entry.line, self.path + entry.key, what, hint)
 
-    def _notice(self, entry: spec_text.Entry, what: str) -> None:
+    def _notice(self, entry: text.Entry, what: str) -> None:
         self.findings.notice(entry.line, self.path + entry.key, what)
 
 

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from finetuned.core.spec_findings import Findings, shown
-from finetuned.core.spec_later import LATER_SOURCES
-from finetuned.core.spec_reading import Given
+from finetuned.core.jobfile.findings import Findings, shown
+from finetuned.core.jobfile.later import LATER_SOURCES
+from finetuned.core.jobfile.reading import Given
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _FORCED_HUB_NAME = re.compile(r"hub:([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
