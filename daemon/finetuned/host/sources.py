@@ -186,14 +186,14 @@ def require_model_folder(folder: Path) -> None:
     """Raise Unusable unless `folder` holds a readable config.json, safetensors weights and a tokenizer."""
     if not stat.S_ISDIR(_stat(folder).st_mode):
         raise Unusable(f"{folder} is not a folder", "name the folder that holds config.json and the weights")
-    if not os.access(folder, os.R_OK | os.X_OK):
+    if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
         raise Unusable(*_not_readable(folder))
     if not (folder / "config.json").exists():
         if (folder / "adapter_config.json").exists():
             raise Unusable(f"{folder} is an adapter, not a model", "merge it into its base model first")
         raise Unusable(f"{folder} is not a model: it has no config.json")
     for name in ("config.json", *weight_files(folder)):
-        if not os.access(folder / name, os.R_OK):
+        if not os.access(folder / name, os.R_OK, effective_ids=True):
             raise Unusable(*_not_readable(folder / name))
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise Unusable(f"{folder} has no tokenizer, e.g. no tokenizer.json")
@@ -264,7 +264,7 @@ def _require_file(path: Path, expected: str) -> os.stat_result:
         raise Unusable(f"{path} is a folder; expected {expected}")
     if not stat.S_ISREG(found.st_mode):
         raise Unusable(f"{path} is not a regular file; expected {expected}")
-    if not os.access(path, os.R_OK):
+    if not os.access(path, os.R_OK, effective_ids=True):
         raise Unusable(*_not_readable(path))
     return found
 

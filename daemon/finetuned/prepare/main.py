@@ -26,15 +26,17 @@ _AUTO_MAX_SEQ_LENGTH = 4096
 
 def prepare(run: StageRun) -> Ending:
     """Everything that a run needs and no GPU does. Raises InvalidSpec, CannotRun, StageFailed, StopRequested."""
-    parsed = parse_spec(run.job.read_spec_text() or "", run.job.spec_file.name)
-    return prepare_spec(run, parsed.spec, parsed.notices)
+    claim = run.job.read_claim()
+    name = claim.name if claim else run.job.spec_file.name
+    parsed = parse_spec(run.job.read_spec_text() or "", name)
+    return prepare_spec(run, parsed.spec, name, parsed.notices)
 
 
-def prepare_spec(run: StageRun, spec: JobSpec, notices: tuple[str, ...] = ()) -> Ending:
-    """`prepare` for a spec that is parsed already; `notices` are what the parser had to say."""
+def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: tuple[str, ...] = ()) -> Ending:
+    """`prepare` for a spec that is parsed already; `name` is the job file's, `notices` what its parser had to say."""
     folder = run.job.dropped if run.job.dropped.is_dir() else None
     if problems := source_problems(spec, folder):
-        raise InvalidSpec(run.job.spec_file.name, problems)
+        raise InvalidSpec(name, problems)
     store = Store(run.job.spool / "store")
     store.create()
 
@@ -121,10 +123,11 @@ def _max_seq_length(spec: JobSpec, positions: int) -> int:
 def _notices(template: Template | None, data: DataFacts) -> tuple[str, ...]:
     found = list(template.notices) if template else []
     if data.over_long_rows:
+        rows = "1 row is" if data.over_long_rows == 1 else f"{data.over_long_rows:,} rows are"
         found.append(
-            f"{data.over_long_rows:,} rows are longer than max_seq_length {data.max_seq_length:,}; "
-            "preview.txt lists what became of them"
+            f"{rows} longer than max_seq_length {data.max_seq_length:,}; preview.txt lists what became of them"
         )
     if (others := len(data.dropped) - data.over_long_rows) > 0:
-        found.append(f"{others:,} rows have nothing to learn and were dropped; preview.txt lists them")
+        rows = "1 row was" if others == 1 else f"{others:,} rows were"
+        found.append(f"{rows} dropped for having nothing to learn; preview.txt lists them")
     return tuple(found)

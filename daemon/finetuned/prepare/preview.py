@@ -27,12 +27,12 @@ def _lines(facts: DataFacts, folder: Path, tokenizer: Any) -> Iterator[str]:
     stops = ", ".join(f"{_spell(tokenizer, token)} ({token})" for token in facts.stop_token_ids)
     yield f"generation stops on: {stops or 'nothing'}"
     if facts.dropped:
-        yield f"\n{len(facts.dropped):,} rows were dropped or changed:"
+        yield "\nRows that were dropped or changed:"
         yield from (f"  {note.place}  {note.what}" for note in facts.dropped[:_MOST_NOTES])
         if len(facts.dropped) > _MOST_NOTES:
             yield f"  … and {len(facts.dropped) - _MOST_NOTES:,} more, listed in facts.json"
-    shown = min(_ROWS, facts.train_rows)
-    yield f"\nThe first {shown} training rows. What is learned stands between ⟦ and ⟧, and in lines that begin with >."
+    yield f"\nThe beginning of the training data, {_rows(min(_ROWS, facts.train_rows))}."
+    yield "What is learned stands between ⟦ and ⟧, and in lines that begin with >."
     for source, input_ids, is_target in first_rows(folder / "train.arrow", _ROWS):
         yield from _row(source, input_ids, is_target, tokenizer)
 
@@ -68,4 +68,8 @@ def _spell(tokenizer: Any, token: int) -> str:
 
 def _counts(rows: int, tokens: int, targets: int) -> str:
     share = f" ({targets / tokens:.1%})" if tokens else ""
-    return f"{rows:,} rows, {tokens:,} tokens, {targets:,} of them learned{share}"
+    return f"{_rows(rows)}, {tokens:,} tokens, {targets:,} of them learned{share}"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"

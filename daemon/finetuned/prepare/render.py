@@ -184,7 +184,8 @@ def _turn_span(
         if start < 0:
             raise Unrenderable(f"it rewrites messages[{index}], so that the answer cannot be found in what it renders")
         content_end = start + len(content)
-    after = _beginning(tokenizer, template, chat, index + 1)
+    is_last = index + 1 == len(chat.messages)
+    after = text if is_last else _beginning(tokenizer, template, chat, index + 1)
     if after is not None and text.startswith(after) and len(after) > content_end:
         end = len(after)
     elif mark is not None and (found := text.find(mark, content_end)) >= 0:

@@ -1,0 +1,134 @@
+"""Rows from files: what is read, and how what cannot be is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from finetuned.core.problems import Problem, StageFailed
+from finetuned.prepare.read import Conversation, Row, Text, look_through, read_rows
+
+
+def read(path: Path, content: bytes, kind: str = "text") -> list[Row | Problem]:
+    path.write_bytes(content)
+    return list(read_rows(look_through("data.jsonl", path, kind, lambda _: None)))
+
+
+def texts(rows: list[Row | Problem]) -> list[str]:
+    return [row.content.text for row in rows if isinstance(row, Row) and isinstance(row.content, Text)]
+
+
+def problem_of(path: Path, row: object) -> Problem:
+    line = row if isinstance(row, bytes) else json.dumps(row).encode()
+    [problem] = read(path, line, "chat")
+    assert isinstance(problem, Problem), problem
+    return problem
+
+
+def test_byte_order_mark_carriage_returns_and_blank_lines_say_nothing(tmp_path: Path) -> None:
+    plain = read(tmp_path / "plain", b'{"text": "a"}\n{"text": "b"}\n')
+    dressed = read(tmp_path / "dressed", b'\xef\xbb\xbf{"text": "a"}\r\n\r\n{"text": "b"}\r\n\n  \n')
+    assert texts(plain) == texts(dressed) == ["a", "b"]
+    assert [row.digest for row in plain] == [row.digest for row in dressed]
+
+
+def test_a_line_separator_inside_a_string_does_not_end_the_row(tmp_path: Path) -> None:
+    rows = read(tmp_path / "data", '{"text": "a\u2028b\u2029c\x85d"}\n{"text": "e"}'.encode())
+    assert texts(rows) == ["a\u2028b\u2029c\x85d", "e"]
+
+
+def test_places_count_every_line_blank_ones_too(tmp_path: Path) -> None:
+    rows = read(tmp_path / "data", b'{"text": "a"}\n\n{"text": "b"}')
+    assert [row.place for row in rows] == ["data.jsonl:1", "data.jsonl:3"]
+
+
+def test_keys_that_a_message_lacks_stay_absent(tmp_path: Path) -> None:
+    calls = [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {"b": 2}}]
+    row = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}]}
+    [read_row] = read(tmp_path / "data", json.dumps(row).encode(), "chat")
+    assert isinstance(read_row, Row)
+    assert isinstance(read_row.content, Conversation)
+    assert read_row.content.messages == tuple(row["messages"])
+
+
+def test_weight_is_obeyed_and_hidden_from_the_template(tmp_path: Path) -> None:
+    row = {
+        "messages": [
+            {"role": "user", "content": "x", "weight": 1},
+            {"role": "assistant", "content": "y", "weight": 0},
+            {"role": "assistant", "content": "z", "weight": 1},
+        ]
+    }
+    [read_row] = read(tmp_path / "data", json.dumps(row).encode(), "chat")
+    assert isinstance(read_row, Row)
+    assert isinstance(read_row.content, Conversation)
+    assert read_row.content.learned == (False, False, True)
+    assert all("weight" not in message for message in read_row.content.messages)
+
+
+def test_rows_that_say_the_same_have_the_same_digest_whatever_else_they_carry(tmp_path: Path) -> None:
+    content = b'{"id": 1, "messages": [{"role": "user", "content": "x"}]}\n'
+    other = b'{"messages": [{"content": "x", "role": "user"}], "id": 2}\n'
+    different = b'{"messages": [{"content": "y", "role": "user"}]}\n'
+    first, second, third = read(tmp_path / "data", content + other + different, "chat")
+    assert first.digest == second.digest != third.digest
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ({"text": "x"}, "has no `messages`; its keys are text"),
+        ({"messages": "x"}, 'messages: expected a list of messages, got the string "x"'),
+        ({"messages": []}, "messages: expected a list of messages, got an empty list"),
+        ({"messages": ["x"]}, 'messages[0]: expected an object with role and content, got the string "x"'),
+        ({"messages": [{"content": "x"}]}, "messages[0] has no `role`; its keys are content"),
+        (
+            {"messages": [{"role": "asistant", "content": "x"}]},
+            'messages[0].role: expected system, user, assistant or tool, got "asistant"',
+        ),
+        ({"messages": [{"role": "user"}]}, "messages[0].content: expected a string, got nothing"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content: expected a string, got null"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content: expected a string, got the number 7"),
+        (
+            {"messages": [{"role": "user", "content": ["x"]}]},
+            "messages[0].content: expected a string, got a list of 1",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]},
+            "messages[0].weight: expected 0 or 1, got 0.5",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "tools": {"a": 1}},
+            "tools: expected a list, got an object with the keys a",
+        ),
+        (b'["x"]', "expected a JSON object, got a list of 1"),
+        (b"{'messages': []}", "is not JSON: Expecting property name enclosed in double quotes at column 2"),
+        (b'{"messages": "\xff"}', "is not UTF-8 at byte 15 of the line"),
+        (b'{"messages": "\\ud83d"}', "holds half a surrogate pair, '\\ud83d', which is no text"),
+        (b"[" * 100_000, "is not JSON: maximum recursion depth exceeded"),
+    ],
+)
+def test_a_malformed_row_is_told_with_place_key_and_what_was_found(tmp_path: Path, row: object, what: str) -> None:
+    problem = problem_of(tmp_path / "data", row)
+    assert problem.place == "data.jsonl:1"
+    assert problem.what.startswith(what)
+
+
+def test_a_mistyped_role_is_told_what_was_meant(tmp_path: Path) -> None:
+    problem = problem_of(tmp_path / "data", {"messages": [{"role": "asistant", "content": "x"}]})
+    assert problem.hint == "did you mean assistant?"
+
+
+def test_a_malformed_row_does_not_hide_those_after_it(tmp_path: Path) -> None:
+    rows = read(tmp_path / "data", b'nonsense\n{"text": "a"}\n{"txt": "b"}\n')
+    assert [type(row) for row in rows] == [Problem, Row, Problem]
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again_later(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(b'{"text": "a"}\n')
+    seen = look_through("data.jsonl", path, "text", lambda _: None)
+    path.write_bytes(b'{"text": "b"}\n')
+    with pytest.raises(StageFailed, match=r"data\.jsonl was changed while it was being read") as failure:
+        list(read_rows(seen))
+    assert failure.value.retry
