@@ -146,7 +146,7 @@ def _tell_system_error(error: OSError) -> ExitCode:
     _show_traceback_if_asked()
     say(f"finetunectl: {error.filename or 'the system'}: {error.strerror or error}")
     if isinstance(error, PermissionError):
-        say("  hint: members of the spool's group may use it (sudo usermod -aG finetuned $USER, then log in again)")
+        say("  hint: if that is the spool, its group may use it: sudo usermod -aG finetuned $USER, then log in again")
     return ExitCode.UNUSABLE
 
 

@@ -1,11 +1,10 @@
 """The same facts as a table, as a page, and as lines; JSON is the records themselves (words.print_json)."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
 
 from finetuned.core.events import (
     Checkpointed,
@@ -37,40 +36,43 @@ _COLORS: dict[State, str] = {
     "failed": "red",
     "unreadable": "red",
 }
-# Wide enough that nothing is cut when a program reads the table.
-_COLUMNS_IN_A_PIPE = 1000
-
-
-def _console() -> Console:
-    width = None if sys.stdout.isatty() else _COLUMNS_IN_A_PIPE
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+_GAP = "  "
 
 
 def print_list(jobs: JobList) -> None:
     """Rows on stdout; what else there is to know about the spool on stderr."""
     if jobs.jobs:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("JOB", no_wrap=True, overflow="fold")
-        table.add_column("STATE", no_wrap=True)
-        table.add_column("PROGRESS", no_wrap=True)
-        table.add_column("LOSS", no_wrap=True, justify="right")
-        table.add_column("ETA", no_wrap=True, justify="right")
-        table.add_column("WHY", no_wrap=True, overflow="ellipsis")
-        for job in jobs.jobs:
-            table.add_row(*_row(job))
-        _console().print(table)
+        colors = [_COLORS.get(job.state) for job in jobs.jobs]
+        _print_table([_HEADER, *map(_row, jobs.jobs)], [None, *colors])
     else:
         say(f"no jobs in {jobs.spool}")
     if jobs.daemon_running is False:
         say(f"no daemon is running on {jobs.spool}; jobs wait until one is (finetuned run)")
 
 
-def _row(job: JobRow) -> list[Text]:
+_HEADER = ("JOB", "STATE", "PROGRESS", "LOSS", "ETA", "WHY")
+_STATE_COLUMN = 1
+
+
+def _row(job: JobRow) -> tuple[str, ...]:
     loss = f"{job.loss:.4f}" if job.loss is not None else ""
     eta = in_words(job.eta_seconds) if job.eta_seconds is not None else ""
-    why = "" if job.state in ("training", "preparing") and _progress(job) == job.why else job.why
-    state = Text(job.state, style=_COLORS.get(job.state, ""))
-    return [Text(job.job), state, *(Text(printable(cell)) for cell in (_progress(job), loss, eta, why))]
+    progress = _progress(job)
+    why = "" if job.state in ("training", "preparing") and job.why in (progress, job.activity) else job.why
+    return tuple(printable(cell) for cell in (job.job, job.state, progress, loss, eta, why))
+
+
+def _print_table(rows: Sequence[tuple[str, ...]], colors: Sequence[str | None]) -> None:
+    """Aligned columns; on a terminal the last one is cut at its edge, in a pipe nothing is."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    room = shutil.get_terminal_size().columns - sum(width + len(_GAP) for width in widths[:-1])
+    for row, color in zip(rows, colors, strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if sys.stdout.isatty() and len(row[-1]) > max(room, 12):
+            cells[-1] = row[-1][: max(room, 12) - 1] + "…"
+        if color:
+            cells[_STATE_COLUMN] = typer.style(cells[_STATE_COLUMN], fg=color)
+        typer.echo(_GAP.join(cells).rstrip())
 
 
 def _progress(job: JobRow) -> str:
@@ -83,13 +85,13 @@ def _progress(job: JobRow) -> str:
 
 def print_page(page: JobPage) -> None:
     """Everything a person wants to know about one job, on stdout."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for label, text in _lines(page):
-        style = _COLORS.get(page.state, "") if label == "state" else ""
-        table.add_row(label, Text(printable(text, keep="\n"), style=style))
-    _console().print(table)
+    lines = _lines(page)
+    width = max(len(label) for label, _ in lines) + len(_GAP)
+    for label, text in lines:
+        # Further lines of a text stand below its first.
+        told = printable(text, keep="\n").replace("\n", "\n" + " " * width)
+        color = _COLORS.get(page.state) if label == "state" else None
+        typer.echo(typer.style(label.ljust(width), bold=True) + (typer.style(told, fg=color) if color else told))
 
 
 def _lines(page: JobPage) -> list[tuple[str, str]]:
@@ -207,7 +209,8 @@ def _told(event: Event) -> str:
         case Exported():
             return f"artifacts of step {event.step} exported: {len(event.files)} files"
         case Finished():
-            return f"finished at step {event.step}" + (f" ({event.early_end})" if event.early_end else "")
+            at_step = f" at step {event.step}" if event.step else ""
+            return f"finished{at_step}" + (f" ({event.early_end})" if event.early_end else "")
         case Stopped():
             return f"stopped at step {event.step}: {event.why}"
         case FailedRetry():

@@ -106,8 +106,9 @@ def _write_lines(follower: Follower) -> None:
 
 def _scene(job: JobDir, histories: dict[Stage, History]) -> Scene:
     """`what` changes only when the job does something else; `detail` holds the numbers."""
-    stage = Stage.TRAIN if job.phase is Phase.ACTIVE else Stage.PREPARE
-    history = histories[stage]
+    if job.phase not in (Phase.QUEUED, Phase.ACTIVE):
+        return Scene("ending", 0, None)
+    history = histories[Stage.TRAIN if job.phase is Phase.ACTIVE else Stage.PREPARE]
     if job.phase is Phase.QUEUED and (not history.attempts or history.attempts[-1].ending is not None):
         return Scene(_waiting(job), 0, None)
     progress = history.progress
@@ -117,9 +118,8 @@ def _scene(job: JobDir, histories: dict[Stage, History]) -> Scene:
         eta = f", about {in_words(left)} left" if left is not None else ""
         detail = f"step {progress.step} of {progress.total_steps}{loss}{eta}"
         return Scene("training", progress.step, progress.total_steps, detail)
-    what = str(progress.activity or ("starting" if not job.phase.is_terminal else job.phase))
     detail = f"{progress.done:,} of {progress.total:,} {progress.unit}" if progress.total else ""
-    return Scene(what, progress.done, progress.total, printable(detail))
+    return Scene(progress.activity or "starting", progress.done, progress.total, printable(detail))
 
 
 def _waiting(job: JobDir) -> str:
