@@ -89,6 +89,8 @@ def _ask_torch() -> dict[str, str] | str:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_TORCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"no answer in {_TORCH_SECONDS} s"
+    except OSError as error:
+        return f"it cannot be run: {error.strerror}"
     if answer.returncode != 0:
         return (answer.stderr.strip().splitlines() or [f"exit status {answer.returncode}"])[-1]
     found: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
