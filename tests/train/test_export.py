@@ -63,9 +63,9 @@ class Trained:
         return next(e for e in read_events(self.run.job.events_file(Stage.TRAIN)) if isinstance(e, Exported))
 
 
-def a_lora_run(spool: Path, base: Path, **changes: Any) -> Trained:
+def a_lora_run(spool: Path, base: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> Trained:
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
     network = peft.get_peft_model(model, config)
     for name, weight in network.named_parameters():
@@ -204,6 +204,13 @@ def test_a_full_model_is_stored_in_its_bases_own_type(tmp_path: Path, bf16_base:
     assert json.loads((trained.artifacts / "model" / "config.json").read_text())["dtype"] == "bfloat16"
     assert 0 < trained.exported().largest_logit_difference < 0.5
     assert "bfloat16, the base model's own type" in (trained.artifacts / "model" / "README.md").read_text()
+
+
+def test_an_adapter_over_a_bf16_base_keeps_its_fp32_weights(tmp_path: Path, bf16_base: Path) -> None:
+    trained = a_lora_run(tmp_path, bf16_base, torch.bfloat16, precision="bf16").export()
+    weights = load_file(trained.artifacts / "adapter" / "adapter_model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
+    assert trained.exported().largest_logit_difference == 0
 
 
 def test_an_adapter_of_a_hub_model_names_it_and_its_revision(tmp_path: Path, base: Path) -> None:

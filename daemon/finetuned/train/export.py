@@ -18,6 +18,7 @@ from finetuned.core.plan import LoraTuning, RunPlan
 from finetuned.host.files import rename_durably, sync_directory
 from finetuned.host.journal import read_events
 from finetuned.host.stage import StageRun, now
+from finetuned.host.store import Store
 from finetuned.train.model_card import hub_name, write_model_card
 from finetuned.train.probes import Probe, read_probes
 from finetuned.train.report import Report, write_report
@@ -42,7 +43,7 @@ def export(run: StageRun, plan: RunPlan, model: Any, tokenizer: Any, step: int) 
     """
     run.enter("exporting")
     partial = _emptied(run.job.path / ".artifacts.partial")
-    probes = read_probes(run.job.spool / "store" / "prepared" / plan.data.prepared / "probes.json")
+    probes = read_probes(Store(run.job.spool / "store").prepared_dir(plan.data.prepared) / "probes.json")
     with _answering(model):
         dtype = _weights_dtype(plan)
         folder = _save(plan, model, tokenizer, partial, dtype)
@@ -131,6 +132,8 @@ def _generation_settings(plan: RunPlan, model: Any, tokenizer: Any) -> Any:
     settings = deepcopy(model.generation_config)
     settings.eos_token_id = stops_of(plan, tokenizer) or None
     settings.pad_token_id = pad_of(plan, tokenizer)
+    # Else a loader may take them for a copy of the model's configuration and derive them anew, without these stops.
+    settings._from_model_config = False
     return settings
 
 

@@ -17,8 +17,9 @@ from finetuned.core.problems import StageFailed
 
 _EXACT = 1e-4
 """The same weights on the same device: only the order of sums may differ (fp32)."""
-_ROUNDED = 5e-2
-"""Weights or activations rounded to bf16 (2^-8 each), added up over the layers."""
+_ROUNDED = 0.1
+"""Weights or activations rounded to bf16, added up over the layers: 0.015 measured with SmolLM2-135M, 30 layers. The
+weights themselves are compared exactly; this finds a network that computes something else with them."""
 _ROOM = 1.2
 """A model is moved to the GPU when this much more than its weights is free there."""
 
@@ -53,19 +54,17 @@ def require_finite(weights: Mapping[str, Tensor]) -> None:
 def prove_adapter(folder: Path, model: Any, rows: Sequence[Sequence[int]], *, computes_in_bf16: bool) -> Proof:
     """Load the adapter in `folder` beside the trained one, onto the base that is already in memory, and compare.
 
-    Every saved tensor must equal the trained one bit for bit; the logits of `rows` may differ by rounding. The base is
-    not loaded a second time, so a large one costs nothing. Afterwards `model` is as it was.
+    Every tensor as PEFT loads it must equal the trained one bit for bit; the logits of `rows` may differ by rounding.
+    The base is not loaded a second time, so a large one costs nothing. Afterwards `model` is as it was.
     Raises StageFailed (no retry).
     """
     from peft import get_peft_model_state_dict
-    from safetensors.torch import load_file
 
-    trained = get_peft_model_state_dict(model)
     expected = logits_of(model, rows)
-    with _must_load(folder):
-        saved = load_file(folder / "adapter_model.safetensors")
-    tensors = _require_equal(folder, trained, saved)
-    with _must_load(folder), _beside(model, folder):
+    with _must_load(folder), _beside(model, folder) as other:
+        tensors = _require_equal(
+            folder, get_peft_model_state_dict(model), get_peft_model_state_dict(model, adapter_name=other)
+        )
         found = logits_of(model, rows)
     return _compare(folder, tensors, expected, found, _ROUNDED if computes_in_bf16 else _EXACT)
 
@@ -135,13 +134,16 @@ def fits_on(device: torch.device, model: Any) -> bool:
 
 
 @contextmanager
-def _beside(model: Any, folder: Path) -> Iterator[None]:
-    """While open, `model` computes with the adapter in `folder` instead of its own."""
+def _beside(model: Any, folder: Path) -> Iterator[str]:
+    """While open, `model` computes with the adapter in `folder`, under the name that is given, instead of its own."""
     own, other = model.active_adapter, "reloaded"
     try:
-        model.load_adapter(str(folder), other, torch_device=str(device_of(model)), low_cpu_mem_usage=True)
+        # Not with low_cpu_mem_usage: over a bf16 base PEFT 0.21 then rounds the adapter it loads to bf16.
+        model.load_adapter(str(folder), other, torch_device=str(device_of(model)))
+        # PEFT looks at the base's config once more: in the local folder, not on the hub.
+        model.peft_config[other].base_model_name_or_path = model.peft_config[own].base_model_name_or_path
         model.set_adapter(other)
-        yield
+        yield other
     finally:
         model.set_adapter(own)
         if other in model.peft_config:
