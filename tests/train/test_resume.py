@@ -52,10 +52,22 @@ def undisturbed(plan: RunPlan, spool: Path) -> Outcome:
     return outcome_of(job, fit(open_attempt(job), plan))
 
 
+def a_restless_plan(model_of: Callable[..., Path], spool: Path, **changes: Any) -> RunPlan:
+    """Dropout in attention and adapters, three micro-batches a step, an epoch border every six steps."""
+    folder = model_of("llama", attention_dropout=0.1)
+    return a_plan(folder, spool, tuning=lora(dropout=0.1), micro_batch_tokens=30, **changes)
+
+
 @pytest.fixture
 def plan(model_of: Callable[..., Path], spool: Path) -> RunPlan:
-    """Dropout in attention and adapters, three micro-batches a step, an epoch border every six steps."""
-    return a_plan(model_of("llama", attention_dropout=0.1), spool, tuning=lora(dropout=0.1), micro_batch_tokens=30)
+    return a_restless_plan(model_of, spool)
+
+
+@pytest.fixture(scope="module")
+def calm(model_of: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """What the restless plan comes to when nobody disturbs it."""
+    spool = tmp_path_factory.mktemp("calm")
+    return undisturbed(a_restless_plan(model_of, spool), spool)
 
 
 def stop_after_step(step: int) -> Callable[[Event, StageRun], None]:
@@ -90,22 +102,20 @@ def kill_at_event(number: int) -> Callable[[Event, StageRun], None]:
     return watch
 
 
-def test_dropout_and_accumulation_are_at_work_in_these_tests(plan: RunPlan, spool: Path):
+def test_dropout_and_accumulation_are_at_work_in_these_tests(plan: RunPlan, spool: Path, calm: Outcome):
     job = a_job(spool, plan)
-    without = a_plan(Path(plan.model.path), spool, tuning=lora(dropout=0.0))
-    first = undisturbed(plan, spool)
-    second = outcome_of(job, fit(open_attempt(job), without))
-    assert first.steps[2][0] != second.steps[2][0]
-    assert max(event.micro_batches for event in events_of(JobDir(spool / "active" / "undisturbed"), Stepped)) > 1
+    without = outcome_of(job, fit(open_attempt(job), plan.model_copy(update={"tuning": lora(dropout=0.0)})))
+    assert without.steps[3][0] != calm.steps[3][0]
+    assert all(event.micro_batches > 1 for event in events_of(job, Stepped))
 
 
-def test_stopped_after_every_single_step(plan: RunPlan, spool: Path):
+def test_stopped_after_every_single_step(plan: RunPlan, spool: Path, calm: Outcome):
     job = a_job(spool, plan)
     for step in range(1, 13):
         with pytest.raises(StopRequested):
             fit(open_attempt(job, stop_after_step(step)), plan)
         assert job.newest_whole_checkpoint().step == step
-    assert_same(outcome_of(job, fit(open_attempt(job), plan)), undisturbed(plan, spool))
+    assert_same(outcome_of(job, fit(open_attempt(job), plan)), calm)
     assert [event.step for event in events_of(job, Restored)] == list(range(13))
 
 
@@ -121,14 +131,18 @@ class StopsBetweenMicroBatches:
             raise StopRequested("asked to stop")
 
 
-def test_stopped_at_any_look_at_the_flag_a_partial_step_is_thrown_away(plan: RunPlan, spool: Path):
+@pytest.mark.parametrize("cadence", [{}, {"eval_steps": 0, "save_steps": 0}], ids=["usual saves", "no other saves"])
+def test_stopped_at_any_look_at_the_flag_a_partial_step_is_thrown_away(
+    model_of: Callable[..., Path], spool: Path, cadence: dict[str, int]
+):
     """Looks lie before each micro-batch of a step or an evaluation, and between the parts of the worker."""
+    plan = a_restless_plan(model_of, spool, **cadence)
     job = a_job(spool, plan)
     stops = 0
     generator = random.Random(5)
     while True:
         run: Any = open_attempt(job)
-        run.stop = StopsBetweenMicroBatches(generator.randint(8, 20))
+        run.stop = StopsBetweenMicroBatches(generator.randint(8, 14))
         try:
             fitted = fit(run, plan)
         except StopRequested:
@@ -139,7 +153,7 @@ def test_stopped_at_any_look_at_the_flag_a_partial_step_is_thrown_away(plan: Run
     assert_same(outcome_of(job, fitted), undisturbed(plan, spool))
 
 
-def test_stopped_inside_an_evaluation_it_is_done_again(plan: RunPlan, spool: Path):
+def test_stopped_inside_an_evaluation_it_is_done_again(plan: RunPlan, spool: Path, calm: Outcome):
     job = a_job(spool, plan)
     evaluating = 0
 
@@ -153,11 +167,11 @@ def test_stopped_inside_an_evaluation_it_is_done_again(plan: RunPlan, spool: Pat
         fit(open_attempt(job, stop_in_second_evaluation), plan)
     assert job.newest_whole_checkpoint().step == 4
     assert [event.step for event in events_of(job, Evaluated)] == [0]
-    assert_same(outcome_of(job, fit(open_attempt(job), plan)), undisturbed(plan, spool))
+    assert_same(outcome_of(job, fit(open_attempt(job), plan)), calm)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
-def test_killed_at_random_events(plan: RunPlan, spool: Path, seed: int):
+def test_killed_at_random_events(plan: RunPlan, spool: Path, calm: Outcome, seed: int):
     job = a_job(spool, plan)
     generator = random.Random(seed)
     kills = 0
@@ -169,7 +183,7 @@ def test_killed_at_random_events(plan: RunPlan, spool: Path, seed: int):
             continue
         break
     assert kills > 1
-    assert_same(outcome_of(job, fitted), undisturbed(plan, spool))
+    assert_same(outcome_of(job, fitted), calm)
 
 
 def test_full_tuning_stopped_and_resumed(model_of: Callable[..., Path], spool: Path):

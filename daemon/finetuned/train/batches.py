@@ -3,6 +3,7 @@
 T tokens of a micro-batch, N target tokens of a micro-batch.
 """
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -63,11 +64,9 @@ def cut(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
 
 def _packed(longest_first: Sequence[int], lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
     tight = _first_fit(longest_first, lengths, budget_tokens)
-    total = sum(lengths[index] for index in longest_first)
-    for count in range(max(1, math.ceil(total / max(1, budget_tokens))), len(tight) + 1):
-        even = _spread(longest_first, lengths, count)
-        if all(sum(lengths[index] for index in part) <= budget_tokens for part in even):
-            return even
+    even = _spread(longest_first, lengths, len(tight))
+    if all(sum(lengths[index] for index in part) <= budget_tokens for part in even):
+        return even
     return tight
 
 
@@ -87,11 +86,11 @@ def _first_fit(longest_first: Sequence[int], lengths: Sequence[int], budget_toke
 
 def _spread(longest_first: Sequence[int], lengths: Sequence[int], count: int) -> list[list[int]]:
     parts: list[list[int]] = [[] for _ in range(count)]
-    loads = [0] * count
+    loads = [(0, place) for place in range(count)]
     for index in longest_first:
-        lightest = loads.index(min(loads))
+        load, lightest = loads[0]
         parts[lightest].append(index)
-        loads[lightest] += lengths[index]
+        heapq.heapreplace(loads, (load + lengths[index], lightest))
     return [part for part in parts if part]
 
 

@@ -10,8 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -104,8 +103,7 @@ def write_checkpoint(job: JobDir, snapshot: Snapshot, digest: str) -> Manifest:
 
 def _write_files(partial: Path, snapshot: Snapshot, digest: str) -> Manifest:
     for kind in _TENSOR_FILES:
-        with _safetensors_errors_as_os_errors():
-            save_file(getattr(snapshot, kind), partial / f"{kind}.safetensors")
+        _save_tensors(getattr(snapshot, kind), partial / f"{kind}.safetensors")
     (partial / _POSITION).write_text(snapshot.position.model_dump_json(indent=1) + "\n")
     written = sorted(partial.iterdir())
     for path in written:
@@ -118,14 +116,14 @@ def _write_files(partial: Path, snapshot: Snapshot, digest: str) -> Manifest:
     return manifest
 
 
-@contextmanager
-def _safetensors_errors_as_os_errors() -> Iterator[None]:
-    """safetensors 0.8 tells a failed write only in words: "... (os error 28)"."""
+def _save_tensors(tensors: Tensors, path: Path) -> None:
     try:
-        yield
+        save_file(tensors, path)
     except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
+        # safetensors 0.8 tells a failed write only in words: "... (os error 28)".
+        found = re.search(r"os error (\d+)", str(error))
+        number = int(found[1]) if found else errno.EIO
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _sync(path: Path) -> None:
