@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 import tiny
 
 
