@@ -132,7 +132,10 @@ class Observer:
         facts = replace(facts, priority=spec.priority)
         found = job.read_facts()
         if found is None or not Store(job.spool / "store").has_prepared(found.data.prepared):
-            return replace(facts, problems=source_problems(spec, dropped_folder(job)))
+            # Once prepare has been launched, it says itself what it cannot read.
+            return (
+                facts if facts.prepare.launches else replace(facts, problems=source_problems(spec, dropped_folder(job)))
+            )
         if job.plan_file.exists():
             return replace(facts, is_prepared=True, is_planned=True)
         return replace(facts, is_prepared=True, draft=_draft(spec, found, self._machine()))

@@ -146,8 +146,8 @@ class DiskWorld:
             self._resumed.discard(job)
 
     def _position(self, job: str) -> int:
-        """How many jobs were there first."""
-        return sorted(self._where).index(job)
+        """In the queue; 1 is next."""
+        return sorted(self._where).index(job) + 1
 
     @contextlib.contextmanager
     def _writing(self, job: str) -> Iterator[JobDir]:
