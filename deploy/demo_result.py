@@ -22,7 +22,8 @@ def main() -> None:
     console.print("\n== The artifacts")
     console.print(tree_of(job.artifacts))
     console.print("\n== The same held-out questions, before and after")
-    console.print(Markdown((job.artifacts / "samples.md").read_text()))
+    samples = (job.artifacts / "samples.md").read_text()
+    console.print(Markdown(samples) if console.is_terminal else samples, markup=False, soft_wrap=not console.is_terminal)
     progress = HistoryReader(job.events_file(Stage.TRAIN)).read().progress
     before, after = progress.first_eval_loss, progress.best_eval_loss
     if before is None or after is None:
