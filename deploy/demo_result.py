@@ -23,7 +23,10 @@ def main() -> None:
     console.print(tree_of(job.artifacts))
     console.print("\n== The same held-out questions, before and after")
     samples = (job.artifacts / "samples.md").read_text()
-    console.print(Markdown(samples) if console.is_terminal else samples, markup=False, soft_wrap=not console.is_terminal)
+    if console.is_terminal:
+        console.print(Markdown(samples))
+    else:
+        print(samples)
     progress = HistoryReader(job.events_file(Stage.TRAIN)).read().progress
     before, after = progress.first_eval_loss, progress.best_eval_loss
     if before is None or after is None:
