@@ -33,7 +33,7 @@ def test_whatever_is_killed_every_job_ends_done_with_the_weights_of_an_undisturb
         daemon.drop(a_spec(home, **SPEC), f"victim-{number}.yaml")
     kills = 0
     while kills < ROUNDS and len(daemon.jobs(Phase.DONE)) <= JOBS:
-        time.sleep(rng.uniform(0, 6))
+        time.sleep(rng.uniform(0, 10))
         kills += kill_something(daemon, rng)
     for number in range(JOBS):
         job = daemon.wait_for(f"victim-{number}", Phase.DONE, 400)

@@ -85,3 +85,23 @@ print("after", flush=True)
 """
     subprocess.run([sys.executable, "-c", text], check=True, start_new_session=True)
     until(lambda: log.read_text() == "before\nafter\n")
+
+
+def test_a_pump_that_is_killed_is_replaced_and_its_stage_goes_on(tmp_path: Path):
+    log = tmp_path / "train.log"
+    text = f"""
+import os, pathlib, signal, sys, time
+from finetuned.host.logpump import redirect_output
+redirect_output(pathlib.Path({str(log)!r}))
+print("before", flush=True)
+children = pathlib.Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
+os.kill(int(children[0]), signal.SIGKILL)
+for number in range(300):
+    print("word", number, flush=True)
+    time.sleep(0.01)
+"""
+    assert subprocess.run([sys.executable, "-c", text], timeout=60, check=False).returncode == 0
+    until(lambda: log.read_text().endswith("word 299\n"))
+    kept = log.read_text().split("word ", 1)[1].splitlines()
+    assert kept == [kept[0], *(f"word {number}" for number in range(int(kept[0]) + 1, 300))]
+    assert int(kept[0]) < 100

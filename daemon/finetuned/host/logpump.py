@@ -2,19 +2,26 @@
 
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 HEAD_BYTES = 8 << 20
 TAIL_BYTES = 56 << 20
+_SECONDS_BETWEEN_PUMPS = 1.0
 
 
 def redirect_output(log: Path) -> None:
     """From now on, what this process and its children print goes to the end of `log`.
 
-    Call before threads, locks and heavy imports: it forks. The pump ends when the last writer has closed its end.
+    Call before threads, locks and heavy imports: it forks. The pump ends when the last writer has closed its end; one
+    that is killed is replaced, and only the words it held in its hands are lost.
     """
     reading, writing = os.pipe()
-    if os.fork() == 0:
+    pump = os.fork()
+    if pump == 0:
         status = 1
         try:
             os.close(writing)
@@ -22,10 +29,20 @@ def redirect_output(log: Path) -> None:
             status = 0
         finally:
             os._exit(status)
-    os.close(reading)
     os.dup2(writing, 1)
     os.dup2(writing, 2)
     os.close(writing)
+    # This process keeps the reading end: without any reader, the next word printed would be a broken pipe.
+    threading.Thread(target=_replace_pump, args=(pump, reading, log), name="log", daemon=True).start()
+
+
+def _replace_pump(pump: int, reading: int, log: Path) -> None:
+    os.waitpid(pump, 0)
+    while True:
+        command = [sys.executable, "-m", "finetuned.host.logpump", str(log)]
+        nowhere = subprocess.DEVNULL
+        subprocess.run(command, stdin=reading, stdout=nowhere, stderr=nowhere, cwd="/", check=False)
+        time.sleep(_SECONDS_BETWEEN_PUMPS)
 
 
 def _pump(reading: int, log: Path) -> None:
@@ -79,3 +96,7 @@ class _CappedFile:
             if not chunk:
                 return
             start += os.write(into, chunk)
+
+
+if __name__ == "__main__":
+    _pump(sys.stdin.fileno(), Path(sys.argv[1]))
