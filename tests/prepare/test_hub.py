@@ -185,18 +185,18 @@ def test_a_model_with_pickled_weights_alone_is_refused(hub: StandIn, stage: InPr
     assert not failure.value.retry
 
 
-def test_a_network_that_is_down_is_tried_again(hub: StandIn, stage: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_is_down_is_waited_out(hub: StandIn, stage: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(StageFailed, match=r"org/tiny could not be fetched from http://127.0.0.1:9: ConnectError") as it:
         stage.prepare(stage.spec(a_chat("a", "b")))
-    assert it.value.retry
+    assert (it.value.retry, it.value.cause) == (True, "network")
 
 
-def test_a_hub_in_trouble_is_tried_again(hub: StandIn, stage: InProcess) -> None:
+def test_a_hub_in_trouble_is_waited_out(hub: StandIn, stage: InProcess) -> None:
     hub.refuse = (502, "")
     with pytest.raises(StageFailed, match="could not be fetched") as failure:
         stage.prepare(stage.spec(a_chat("a", "b")))
-    assert failure.value.retry
+    assert (failure.value.retry, failure.value.cause) == (True, "network")
 
 
 def test_offline_mode_is_named(hub: StandIn, stage: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

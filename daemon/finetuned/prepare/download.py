@@ -6,6 +6,7 @@ stdout: one `Pinned`, then one `Downloaded`; or one `Refused`.
 """
 
 import ctypes
+import errno
 import fnmatch
 import os
 import shutil
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from finetuned.core.events import Cause
 from finetuned.core.plan import ModelFile
 from finetuned.core.record import Record
 from finetuned.host.files import take_lock
@@ -65,7 +67,8 @@ class Refused(Record):
     said: Literal["refused"] = "refused"
     what: str
     hint: str = ""
-    retry: bool
+    cause: Cause = ""
+    """What may pass, so that another attempt may fare better; empty for what only a person can mend."""
 
 
 Saying = Pinned | Downloaded | Refused
@@ -73,8 +76,8 @@ _SAYING: TypeAdapter[Saying] = TypeAdapter(Annotated[Saying, Field(discriminator
 
 
 class _Refusal(Exception):
-    def __init__(self, what: str, hint: str = "", *, retry: bool = False):
-        self.refused = Refused(what=what, hint=hint, retry=retry)
+    def __init__(self, what: str, hint: str = "", *, cause: Cause = ""):
+        self.refused = Refused(what=what, hint=hint, cause=cause)
         super().__init__(what)
 
 
@@ -127,11 +130,7 @@ def _folder(repo: str, commit: str) -> str:
 
 def _wanted(repo: str, siblings: list[Any]) -> list[Any]:
     """Config, tokenizer and safetensors weights; code, pickles and other formats stay where they are."""
-    wanted = [
-        file
-        for file in siblings
-        if any(fnmatch.fnmatchcase(file.rfilename, pattern) for pattern in (*SMALL_FILES, *_WEIGHTS))
-    ]
+    wanted = [file for file in siblings if _is_wanted(file.rfilename)]
     names = {file.rfilename for file in wanted}
     if "config.json" not in names:
         raise _Refusal(f"{repo} is not a model that transformers can load: it has no config.json")
@@ -153,7 +152,7 @@ def _verify(repo: str, files: list[ModelFile], wanted: list[Any], partial: Path)
         lfs = expected[file.path].lfs
         if lfs is not None and (lfs.sha256, lfs.size) != (file.sha256, file.size_bytes):
             (partial / file.path).unlink()
-            raise _Refusal(f"{repo}: {file.path} arrived damaged (its sha256 is not the hub's)", retry=True)
+            raise _Refusal(f"{repo}: {file.path} arrived damaged (its sha256 is not the hub's)", cause="network")
 
 
 def _require_space(repo: str, partial: Path, total_bytes: int) -> None:
@@ -163,7 +162,7 @@ def _require_space(repo: str, partial: Path, total_bytes: int) -> None:
         raise _Refusal(
             f"{repo} needs {total_bytes - arrived:,} bytes more, and {free:,} bytes are free in {partial.parent}",
             "free some space: finetunectl prune",
-            retry=True,
+            cause="disk",
         )
 
 
@@ -175,22 +174,24 @@ def _explain(repo: str, revision: str | None, error: Exception) -> Refused:
     mend = "set HF_TOKEN for the service, or `hf auth login` as its user"
     if isinstance(error, errors.GatedRepoError):
         hint = f"ask for access at {constants.ENDPOINT}/{repo}; then {mend}"
-        return Refused(what=f"{repo} is gated, and the hub does not give it out {login}", hint=hint, retry=False)
+        return Refused(what=f"{repo} is gated, and the hub does not give it out {login}", hint=hint)
     if isinstance(error, errors.RevisionNotFoundError):
-        return Refused(what=f"{repo} has no revision {revision}", hint="leave out revision: main", retry=False)
+        return Refused(what=f"{repo} has no revision {revision}", hint="leave out revision: main")
     if isinstance(error, errors.RepositoryNotFoundError):
         what = f"the hub has no model {repo}, or does not show it {login}"
-        return Refused(what=what, hint=f"look at {constants.ENDPOINT}/{repo}; if it is private, {mend}", retry=False)
+        return Refused(what=what, hint=f"look at {constants.ENDPOINT}/{repo}; if it is private, {mend}")
     if isinstance(error, errors.HFValidationError):
-        return Refused(what=f"{repo} is not a name on the hub: {_first_line(error)}", retry=False)
+        return Refused(what=f"{repo} is not a name on the hub: {_first_line(error)}")
     if constants.HF_HUB_OFFLINE:
         what = f"{repo} is on the hub, and HF_HUB_OFFLINE forbids going there"
-        return Refused(what=what, hint="unset HF_HUB_OFFLINE for the service, or name a folder", retry=False)
+        return Refused(what=what, hint="unset HF_HUB_OFFLINE for the service, or name a folder")
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
-        return Refused(what=f"the hub refuses {repo} {login} (HTTP {status})", hint=mend, retry=False)
+        return Refused(what=f"the hub refuses {repo} {login} (HTTP {status})", hint=mend)
     what = f"{repo} could not be fetched from {constants.ENDPOINT}: {type(error).__name__}: {_first_line(error)}"
-    return Refused(what=what, hint="this is tried again; is the network up?", retry=True)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Refused(what=what, hint="free some space: finetunectl prune", cause="disk")
+    return Refused(what=what, hint="this is tried again; is the network up?", cause="network")
 
 
 def _first_line(error: Exception) -> str:

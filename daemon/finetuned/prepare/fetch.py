@@ -107,7 +107,9 @@ def _fetch(model: HubModel, store: Store, run: StageRun) -> tuple[Path, str]:
                     case Downloaded() as downloaded:
                         return store.models / downloaded.folder, downloaded.commit
                     case Refused() as refused:
-                        raise StageFailed(refused.what, retry=refused.retry, hint=refused.hint)
+                        raise StageFailed(
+                            refused.what, retry=bool(refused.cause), hint=refused.hint, cause=refused.cause
+                        )
         finally:
             process.kill()
     raise StageFailed(f"the download of {model.repo} ended without a word (status {process.returncode})", retry=True)
