@@ -209,7 +209,7 @@ class Attempt(Record):
     raised_checkpoint: bool = False
     """This attempt raised that step."""
     step: int = 0
-    """Last step this attempt did."""
+    """Where this attempt got to."""
     ending: Annotated[Ending, Field(discriminator="event")] | None = None
 
 
@@ -269,7 +269,7 @@ def _with_event(attempts: list[Attempt], event: Event) -> list[Attempt]:
         return attempts
     last = attempts[-1]
     match event:
-        case Stepped(step=step):
+        case Stepped(step=step) | Restored(step=step):
             attempts[-1] = last.model_copy(update={"step": step})
         case Checkpointed(step=step) if step > last.checkpointed_step:
             attempts[-1] = last.model_copy(update={"checkpointed_step": step, "raised_checkpoint": True})
