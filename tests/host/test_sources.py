@@ -169,6 +169,16 @@ def test_no_path_leads_out_of_the_dropped_folder(tmp_path: Path, path: str) -> N
     assert "leads out of the dropped folder" in only_problem(spec, folder)[1]
 
 
+def test_links_that_lead_in_a_circle_are_a_problem_like_any_other(tmp_path: Path) -> None:
+    a_model(tmp_path / "model")
+    (tmp_path / "a.jsonl").symlink_to("b.jsonl")
+    (tmp_path / "b.jsonl").symlink_to("a.jsonl")
+    spec = a_spec(tmp_path, base_model="./model", datasets=(Dataset(path="a.jsonl", format="auto"),))
+    place, what, _ = only_problem(spec, tmp_path)
+    assert place == "datasets[0].path"
+    assert what.startswith("a.jsonl")
+
+
 @pytest.mark.parametrize(
     ("break_it", "what"),
     [
@@ -197,6 +207,14 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "lacks 1 of 2 weight files, e.g. b.safetensors" in only_problem(a_spec(tmp_path))[1]
+
+
+@pytest.mark.parametrize("shard", ["../a.safetensors", "/tmp/a.safetensors", 7])
+def test_weights_lie_beside_their_index_and_nowhere_else(tmp_path: Path, shard: object) -> None:
+    model = a_model(tmp_path / "model")
+    (model / "model.safetensors").rename(tmp_path / "a.safetensors")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": shard}}))
+    assert f"names {shard!r}, which is no file beside it" in only_problem(a_spec(tmp_path))[1]
 
 
 def test_chat_data_need_no_template_of_the_models_where_the_job_names_one(tmp_path: Path) -> None:

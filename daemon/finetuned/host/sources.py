@@ -86,7 +86,10 @@ def locate(named: str | Path, folder: Path | None) -> Path:
             f"{text} is a relative path, and a job file dropped alone has no folder to start from",
             "write the whole path; or drop a folder that holds job.yaml and the data; or use finetunectl submit",
         )
-    found = (folder / text).resolve()
+    try:
+        found = (folder / text).resolve()
+    except RuntimeError as error:  # Python before 3.13 says so of links that lead in a circle.
+        raise Unusable(f"{text} is a link that leads back to itself", "put the file itself in the folder") from error
     if not found.is_relative_to(folder.resolve()):
         raise Unusable(f"{text} leads out of the dropped folder", "write the whole path, or put the file in the folder")
     return found
@@ -163,8 +166,11 @@ def weight_files(folder: Path) -> tuple[str, ...]:
     if index.is_file():
         try:
             shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, RecursionError, KeyError, AttributeError, TypeError) as error:
             raise Unusable(f"{index} cannot be read: {type(error).__name__}: {error}") from error
+        # These names become parts of paths, also of ones that are written to.
+        if odd := [shard for shard in shards if not isinstance(shard, str) or Path(shard).name != shard]:
+            raise Unusable(f"{index} names {odd[0]!r}, which is no file beside it")
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing:
             raise Unusable(f"{folder} lacks {len(missing)} of {len(shards)} weight files, e.g. {missing[0]}")
@@ -205,7 +211,7 @@ def _require_chat_template(folder: Path) -> None:
     try:
         if json.loads((folder / "tokenizer_config.json").read_bytes()).get("chat_template"):
             return
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, RecursionError, AttributeError):
         pass
     raise Unusable(
         f"{folder} has no chat template, and the data are chats",
