@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -122,15 +123,15 @@ def test_a_fifo_or_a_folder_is_no_data_file_and_is_not_waited_for(tmp_path: Path
     assert "is a folder; expected a JSONL file" in only_problem(a_spec(tmp_path, None))[1]
 
 
-def test_an_unreadable_file_is_told_with_the_command_that_mends_it(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_told_with_who_looked_and_the_command_that_mends_it(tmp_path: Path) -> None:
     a_model(tmp_path / "model")
     spec = a_spec(tmp_path)
     (tmp_path / "data.jsonl").chmod(0)
     with as_an_ordinary_user():
-        uid = os.geteuid()
+        user = pwd.getpwuid(os.geteuid())
         problem = next(p for p in source_problems(spec, None) if p.place == "datasets[0].path")
-    assert f"cannot be read by the service's user (uid {uid})" in problem.what
-    assert problem.hint.startswith(f"setfacl -m u:{uid}:rX")
+    assert problem.what.endswith(f"data.jsonl cannot be read by {user.pw_name} (uid {user.pw_uid})")
+    assert problem.hint.startswith(f"setfacl -m u:{user.pw_name}:rX")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import difflib
 import itertools
 import json
 import os
+import pwd
 import re
 import stat
 from collections.abc import Iterator
@@ -297,5 +298,10 @@ def _nearest_name(path: Path) -> str:
 
 
 def _not_readable(path: Path) -> tuple[str, str]:
+    """Names who looked: the service's user after the claim, the submitter's own in `finetunectl check`."""
     uid = os.geteuid()
-    return f"{path} cannot be read by the service's user (uid {uid})", f"setfacl -m u:{uid}:rX {path}, and its folders"
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"{path} cannot be read by uid {uid}", f"setfacl -m u:{uid}:rX {path}, and its folders"
+    return f"{path} cannot be read by {name} (uid {uid})", f"setfacl -m u:{name}:rX {path}, and its folders"
