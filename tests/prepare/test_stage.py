@@ -10,7 +10,7 @@ import tiny
 from finetuned.core.events import Noticed
 from finetuned.core.problems import CannotRun, InvalidSpec, StageFailed, StopRequested
 from finetuned.core.spec import Dataset
-from preparing import InProcess, a_chat, a_model_folder, write_safetensors
+from preparing import InProcess, a_chat, a_model_folder, load_tokenizer, write_safetensors
 
 
 def test_rows_become_arrow_files_in_the_order_of_the_data(stage: InProcess, chatml: Any) -> None:
@@ -233,10 +233,23 @@ def test_a_stop_that_was_asked_for_already_ends_the_stage_at_once(stage: InProce
         stage.prepare(stage.spec(a_chat("a", "b")), run)
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, chatml: Any) -> None:
+def test_a_token_that_the_model_has_no_embedding_for_is_told_with_both_numbers(tmp_path: Path, chatml: Any) -> None:
     stage = InProcess(tmp_path, a_model_folder(tmp_path / "model", chatml, vocab_size=100))
-    with pytest.raises(StageFailed, match="the model knows 100 tokens"):
+    with pytest.raises(StageFailed, match=r"data-0\.jsonl:1 has token \d+, and the model knows 100 tokens") as failure:
         stage.prepare(stage.spec(a_chat("add", "gives")))
+    assert "resize_token_embeddings" in failure.value.hint
+    assert not failure.value.retry
+
+
+def test_a_tokenizer_with_one_token_more_than_the_model_is_noticed_when_it_is_used(tmp_path: Path, chatml: Any) -> None:
+    model = a_model_folder(tmp_path / "model", chatml)
+    added = load_tokenizer(model)
+    added.add_tokens(["<added>"])
+    added.save_pretrained(model)
+    stage = InProcess(tmp_path, model)
+    assert stage.prepare(stage.spec(a_chat("a", "b"))).data.train_rows == 1
+    with pytest.raises(StageFailed, match=f"has token {len(chatml)}, and the model knows {len(chatml)} tokens"):
+        stage.prepare(stage.spec(a_chat("a", "<added>")))
 
 
 def test_weights_that_are_cut_off_are_refused(stage: InProcess) -> None:

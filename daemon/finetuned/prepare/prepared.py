@@ -221,9 +221,11 @@ class _Bench:
         highest = int(example.input_ids.max())
         if highest >= self.recipe.vocab_size:
             raise StageFailed(
-                f"{example.source} has token {highest}, and the model knows {self.recipe.vocab_size:,} tokens",
+                f"{example.source} has token {highest:,}, and the model knows {self.recipe.vocab_size:,} tokens "
+                "(vocab_size in its config.json)",
                 retry=False,
-                hint="the tokenizer is not this model's own; use the folder as its maker published it",
+                hint="the tokenizer has tokens that the model lacks: use the folder as its maker published it, or, "
+                "where tokens were added, resize_token_embeddings(len(tokenizer)) and save_pretrained first",
             )
 
 
