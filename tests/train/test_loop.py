@@ -9,7 +9,7 @@ import torch
 
 from finetuned.core.events import Checkpointed, Evaluated, Event, Stepped
 from finetuned.core.plan import RunPlan
-from finetuned.core.problems import StageFailed
+from finetuned.core.problems import StageFailed, StopRequested
 from finetuned.host.stage import StageRun
 from finetuned.train.batches import Order
 from finetuned.train.engine.checkpoint import copied_weights
@@ -136,6 +136,27 @@ def test_steps_are_logged_every_so_often_and_at_the_end(model_of: Callable[..., 
     job = a_job(spool, plan)
     fit(open_attempt(job), plan)
     assert [event.step for event in events_of(job, Stepped)] == [5, 10, 12]
+
+
+def test_the_last_step_before_an_early_end_is_logged(model_of: Callable[..., Path], spool: Path):
+    never_better = {"early_stopping_patience": 1, "early_stopping_threshold": 100.0}
+    plan = a_plan(model_of("llama"), spool, logging_steps=5, eval_steps=2, **never_better)
+    job = a_job(spool, plan)
+    assert fit(open_attempt(job), plan).position.early_end
+    assert [event.step for event in events_of(job, Stepped)] == [4]
+
+
+def test_the_last_step_before_a_stop_is_logged(model_of: Callable[..., Path], spool: Path):
+    plan = a_plan(model_of("llama"), spool, logging_steps=5, eval_steps=3)
+
+    def stop_at_the_first_evaluation(event: Event, run: StageRun) -> None:
+        if isinstance(event, Evaluated) and event.step == 3:
+            run.stop.why = "asked to stop"
+
+    job = a_job(spool, plan)
+    with pytest.raises(StopRequested):
+        fit(open_attempt(job, stop_at_the_first_evaluation), plan)
+    assert [event.step for event in events_of(job, Stepped)] == [3]
 
 
 def test_a_run_may_end_in_the_middle_of_an_epoch(model_of: Callable[..., Path], spool: Path):

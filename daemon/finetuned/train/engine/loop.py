@@ -57,6 +57,8 @@ class Loop:
         self._data = data
         self._randomness = capture_randomness()
         self._saved_at = time.monotonic()
+        self._unlogged: Stepped | None = None
+        """The last step, when it has not been said."""
         self.position = position
 
     def run_to_end(self, saver: Saver) -> Position:
@@ -74,9 +76,9 @@ class Loop:
                 self._save_if_due(saver)
                 self._step()
         except StopRequested:
-            self._save_last(saver)
+            self._end(saver)
             raise
-        self._save_last(saver)
+        self._end(saver)
         return self.position
 
     def _is_over(self) -> bool:
@@ -97,22 +99,21 @@ class Loop:
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._move(self.position.model_copy(update={"step": done + 1}))
+        self._unlogged = Stepped(
+            time=now(),
+            step=done + 1,
+            total_steps=self._plan.schedule.total_steps,
+            epoch=self._data.order.epoch_at(done + 1),
+            loss=loss,
+            grad_norm=norm,
+            learning_rate=learning_rate,
+            tokens=sum(batch.tokens for batch in batches),
+            target_tokens=sum(batch.target_tokens for batch in batches),
+            micro_batches=len(batches),
+            seconds=time.monotonic() - began,
+        )
         if self._is_logged(done + 1):
-            self._run.say(
-                Stepped(
-                    time=now(),
-                    step=done + 1,
-                    total_steps=self._plan.schedule.total_steps,
-                    epoch=self._data.order.epoch_at(done + 1),
-                    loss=loss,
-                    grad_norm=norm,
-                    learning_rate=learning_rate,
-                    tokens=sum(batch.tokens for batch in batches),
-                    target_tokens=sum(batch.target_tokens for batch in batches),
-                    micro_batches=len(batches),
-                    seconds=time.monotonic() - began,
-                )
-            )
+            self._log_last_step()
 
     def _accumulate(self, batches: Sequence[MicroBatch]) -> tuple[float, float]:
         """Gradients of the mean loss over all target tokens, clipped; that loss, and the norm before clipping."""
@@ -137,6 +138,11 @@ class Loop:
 
     def _is_logged(self, step: int) -> bool:
         return step % max(1, self._plan.cadence.logging_steps) == 0 or step == self._plan.schedule.total_steps
+
+    def _log_last_step(self) -> None:
+        if self._unlogged is not None:
+            self._run.say(self._unlogged)
+            self._unlogged = None
 
     def _not_finite(self, loss: float, norm: float, rows: Sequence[int]) -> StageFailed:
         sources = [self._data.train.source(row) for row in rows]
@@ -183,7 +189,9 @@ class Loop:
             saver.save(self._snapshot)
             self._saved_at = time.monotonic()
 
-    def _save_last(self, saver: Saver) -> None:
+    def _end(self, saver: Saver) -> None:
+        """However it ended: the last whole step is said, whatever logging_steps is, and in a checkpoint."""
+        self._log_last_step()
         if self.position.step > 0:
             self._run.say(Entered(time=now(), activity="saving"))
             saver.save_now(self._snapshot, self.position.step)
