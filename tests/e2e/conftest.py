@@ -19,8 +19,8 @@ def a_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     daemons: list[Daemon] = []
 
     def start(**settings: object) -> Daemon:
-        daemons.append(Daemon(tmp_path, **settings).start())
-        return daemons[-1]
+        daemons.append(Daemon(tmp_path, **settings))
+        return daemons[-1].start()
 
     yield start
     for daemon in daemons:
