@@ -115,13 +115,14 @@ class Bench:
 
     def run(self, job: JobDir, stage: Stage) -> None:
         """Hold the lock of a stage, as its process does, until the test ends."""
-        self._hold(job.lock_file(stage))
+        self.hold(job.lock_file(stage))
 
     def run_daemon(self) -> None:
         """Hold the daemon's lock until the test ends."""
-        self._hold(self.spool.path / ".daemon.lock")
+        self.hold(self.spool.path / ".daemon.lock")
 
-    def _hold(self, path: Path) -> None:
+    def hold(self, path: Path) -> None:
+        """Hold a lock until the test ends."""
         lock = take_lock(path)
         assert lock is not None
         self._held.append(lock)

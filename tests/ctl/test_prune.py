@@ -1,8 +1,15 @@
 """prune: shows before it deletes, and never touches what is live."""
 
 import os
+import time
+from datetime import UTC, datetime
+
+import pytest
 
 from finetuned.core.job import Phase, Stage
+from finetuned.ctl import prunable
+from finetuned.host.claim import in_place
+from finetuned.host.receipts import write_answer, write_receipt
 
 
 def items(answer):
@@ -38,6 +45,43 @@ def test_whole_jobs_go_on_request(bench):
     answer = bench.ctl("prune", "--older-than", "0d", "--jobs", "--yes", "--json")
     assert items(answer) == [("job", job.job)]
     assert answer.json["deleted"] is True
+    assert os.listdir(job.path.parent) == []
+
+
+def dropped_in_place(bench, job):
+    """A dropped folder that only its owner could have moved out of incoming/."""
+    folder = in_place(job)
+    folder.mkdir()
+    (folder / "chats.jsonl").write_bytes(b"c" * 5000)
+    job.dropped.unlink()
+    job.dropped.symlink_to(f"../../incoming/{folder.name}")
+    return folder
+
+
+def receipts(bench):
+    return sorted(path.name for path in bench.spool.receipts.iterdir())
+
+
+def test_a_whole_job_takes_its_receipts_and_what_stayed_in_incoming_with_it(bench):
+    job, other = bench.job(Phase.FAILED, number=1), bench.job(number=2)
+    folder = dropped_in_place(bench, job)
+    for each in (job, other):
+        write_receipt(bench.spool, each)
+        write_answer(bench.spool, f"{each.job}.cancel", "no", datetime.now(UTC))
+    answer = bench.ctl("prune", "--older-than", "0d", "--jobs", "--yes", "--json")
+    assert answer.json["size_bytes"] >= 5000
+    assert not folder.exists()
+    assert receipts(bench) == [f"{other.job}.cancel.json", f"{other.job}.json"]
+
+
+def test_an_interrupted_removal_of_a_job_is_finished_by_the_next(bench):
+    job = bench.job(Phase.FAILED)
+    folder = dropped_in_place(bench, job)
+    write_receipt(bench.spool, job)
+    job.path.rename(job.path.with_name(f".{job.job}.pruned"))
+    assert bench.ctl("prune", "--yes").code == 0
+    assert not folder.exists()
+    assert receipts(bench) == []
     assert os.listdir(job.path.parent) == []
 
 
@@ -78,6 +122,42 @@ def test_prepared_data_stays_while_a_live_job_has_not_said_what_it_uses(bench):
     answer = bench.ctl("prune", "--older-than", "0d", "--yes")
     assert folder.exists()
     assert "has not said what it uses" in answer.err
+
+
+@pytest.fixture
+def a_day_later(monkeypatch):
+    tomorrow = time.time() + 90_000
+    monkeypatch.setattr(prunable.time, "time", lambda: tomorrow)
+
+
+def unfinished(bench, name):
+    """A folder of the store that somebody began to build, and the lock under which they did."""
+    folder = bench.spool.store / "models" / f".{name}.partial"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"m" * 5000)
+    lock = folder.with_suffix(".lock")
+    lock.touch()
+    return folder, lock
+
+
+def test_what_killed_stages_left_in_the_store_goes_after_a_day(bench, a_day_later):
+    folder, lock = unfinished(bench, "org--tiny--abc")
+    bench.job()
+    answer = bench.ctl("prune", "--yes", "--json")
+    assert items(answer) == [("leftover", lock.name), ("leftover", folder.name)]
+    assert os.listdir(folder.parent) == []
+
+
+def test_what_is_being_built_stays(bench):
+    unfinished(bench, "org--tiny--abc")
+    assert items(bench.ctl("prune", "--older-than", "0d", "--json")) == []
+
+
+def test_what_is_being_built_for_days_stays(bench, a_day_later):
+    folder, lock = unfinished(bench, "org--tiny--abc")
+    bench.hold(lock)
+    assert items(bench.ctl("prune", "--yes", "--json")) == []
+    assert folder.exists()
 
 
 def test_what_an_interrupted_prune_left_goes_with_the_next(bench):

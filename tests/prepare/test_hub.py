@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from finetuned.core.problems import StageFailed, StopRequested
+from finetuned.host.files import is_locked, take_lock
+from finetuned.prepare import download
 from preparing import InProcess, a_chat, a_model_folder
 
 pytestmark = pytest.mark.slow
@@ -220,3 +222,19 @@ def test_a_download_that_hangs_is_left_when_the_stage_is_to_stop(hub: StandIn, s
         stage.prepare(stage.spec(a_chat("a", "b")), run)
     hub.hold.set()
     assert stage.prepare(stage.spec(a_chat("a", "b"))).model.revision == COMMIT
+
+
+def test_a_lock_whose_file_is_pruned_while_it_is_taken_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ".org--tiny.lock"
+
+    def taken_and_then_pruned(path: Path) -> int | None:
+        monkeypatch.undo()
+        lock = take_lock(path)
+        path.unlink()
+        return lock
+
+    monkeypatch.setattr(download, "take_lock", taken_and_then_pruned)
+    download._wait_for_lock(path)
+    assert is_locked(path)

@@ -1,34 +1,39 @@
 """`prune`: gives back the disk that filed jobs take. Live jobs, and what they name, are never touched."""
 
+import contextlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from finetuned.core.record import Record
 from finetuned.ctl.arguments import AsJson
 from finetuned.ctl.exits import ExitCode, Sorry
-from finetuned.ctl.jobs import FILED, LIVE, open_spool
+from finetuned.ctl.jobs import open_spool
+from finetuned.ctl.prunable import (
+    PRUNED,
+    Item,
+    checkpoints_of,
+    interrupted_jobs,
+    lock_of,
+    old_jobs,
+    store_leftovers,
+    unnamed_prepared,
+    whole_jobs,
+)
 from finetuned.ctl.words import print_json, say, size
 from finetuned.host.claim import in_place
-from finetuned.host.jobdir import JobDir, Unreadable
+from finetuned.host.files import take_lock
+from finetuned.host.jobdir import JobDir
+from finetuned.host.receipts import receipts_of
 from finetuned.host.spool import Busy, Spool
 from finetuned.host.store import Store
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-
-class Item(Record):
-    """Something that can go."""
-
-    kind: Literal["checkpoints", "job", "prepared"]
-    path: str
-    size_bytes: int
 
 
 class Pruned(Record):
@@ -48,16 +53,17 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", help="Delete; without it, only show what would go.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Free disk: checkpoints of old filed jobs, and prepared data that no live job names.
+    """Free disk: checkpoints of old filed jobs, prepared data that no live job names, what killed stages left.
 
     A failed job without its checkpoints can still be resumed; it begins at step 0.
     """
     spool = open_spool(ctx)
     seconds = _seconds(older_than)
-    old = [job for job in spool.jobs(*FILED) if _filed_seconds(job) >= seconds and not _is_asked_for(job)]
-    items = [*_left_over(spool), *(_whole_jobs(old) if jobs else _checkpoints(old))]
+    old = old_jobs(spool, seconds)
+    items = [*interrupted_jobs(spool), *(whole_jobs(old) if jobs else checkpoints_of(old))]
     if not checkpoints:
-        items += _unnamed_prepared(spool, Store(spool.store), seconds)
+        store = Store(spool.store)
+        items += [*unnamed_prepared(spool, store, seconds), *store_leftovers(store)]
     if yes:
         items = [item for item in items if _delete(spool, item)]
     pruned = Pruned(deleted=yes, size_bytes=sum(item.size_bytes for item in items), items=tuple(items))
@@ -81,86 +87,21 @@ def _seconds(age: str) -> float:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _filed_seconds(job: JobDir) -> float:
-    """Since its result was written, by the inode's clock; a job without result is as old as its folder."""
-    try:
-        changed = job.result_file.stat().st_ctime
-    except FileNotFoundError:
-        changed = job.path.stat().st_ctime
-    return time.time() - changed
-
-
-def _is_asked_for(job: JobDir) -> bool:
-    """A request waits for it, perhaps to resume."""
-    return any((job.spool / "requests").glob(f"{job.job}.*"))
-
-
-def _left_over(spool: Spool) -> Iterator[Item]:
-    """What an interrupted prune had renamed and not yet removed."""
-    for phase in FILED:
-        for going in sorted((spool.path / phase).glob(".*.pruned")):
-            yield Item(kind="job", path=str(going), size_bytes=_size_of(going))
-
-
-def _checkpoints(jobs: list[JobDir]) -> Iterator[Item]:
-    for job in jobs:
-        for folder in (job.checkpoints, *job.path.glob(".checkpoints.pruned")):
-            if folder.is_dir():
-                yield Item(kind="checkpoints", path=str(folder), size_bytes=_size_of(folder))
-
-
-def _whole_jobs(jobs: list[JobDir]) -> Iterator[Item]:
-    for job in jobs:
-        yield Item(kind="job", path=str(job.path), size_bytes=_size_of(job.path))
-
-
-def _unnamed_prepared(spool: Spool, store: Store, seconds: float) -> list[Item]:
-    """Nothing while a live job has yet to say what it uses: prepare may be about to take what stands there."""
-    if not store.prepared.is_dir():
-        return []
-    named = set()
-    for job in spool.jobs(*LIVE):
-        try:
-            facts = job.read_facts()
-        except Unreadable:
-            facts = None
-        if facts is None:
-            say(f"prepared data stays for now: {job.job} is live, and has not said what it uses")
-            return []
-        named.add(facts.data.prepared)
-    return [
-        Item(kind="prepared", path=str(folder), size_bytes=_size_of(folder))
-        for folder in sorted(store.prepared.iterdir())
-        if folder.name not in named and time.time() - folder.stat().st_ctime >= seconds
-    ]
-
-
-def _size_of(folder: Path) -> int:
-    """Disk taken, holes and shared blocks aside."""
-    total = 0
-    for root, _folders, files in os.walk(folder):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(root, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total
-
-
 def _delete(spool: Spool, item: Item) -> bool:
-    """Rename under the job's locks, as whoever moves it does, then remove. False when the job is no longer there."""
+    """False when it is no longer there, or somebody works on it."""
     path = Path(item.path)
-    going = path.with_name(f".{path.name}.pruned")
     try:
-        if item.kind == "prepared":
-            os.rename(path, going)
-        else:
-            with spool.locked(JobDir(path if item.kind == "job" else path.parent)):
-                os.rename(path, going)
-        shutil.rmtree(going)
-        if item.kind == "job":
-            # Best effort: what a person dropped as a folder may have stayed in incoming/, and belong to them.
-            shutil.rmtree(in_place(JobDir(path)), ignore_errors=True)
+        match item.kind:
+            case "job":
+                _delete_job(spool, path)
+            case "checkpoints":
+                with spool.locked(JobDir(path.parent)):
+                    going = _set_aside(path)
+                shutil.rmtree(going)
+            case "prepared":
+                shutil.rmtree(_set_aside(path))
+            case "leftover":
+                _delete_leftover(path)
     except Busy:
         say(f"{path} is in use; left alone")
         return False
@@ -170,3 +111,56 @@ def _delete(spool: Spool, item: Item) -> bool:
         hint = "run it as the service's user: sudo -u finetuned finetunectl prune ..."
         raise Sorry(ExitCode.UNUSABLE, f"{path} cannot be deleted: {error.strerror}", hint) from error
     return True
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename before removing: what is half gone must not look like what it was."""
+    if path.name.endswith(PRUNED):
+        return path
+    going = path.with_name(f".{path.name}{PRUNED}")
+    os.rename(path, going)
+    return going
+
+
+def _delete_job(spool: Spool, path: Path) -> None:
+    """Its folder goes last: while that stands, the next prune finds what is left. Raises Busy and OSError."""
+    if path.name.endswith(PRUNED):
+        going, job = path, JobDir(path.with_name(path.name.removeprefix(".").removesuffix(PRUNED)))
+    else:
+        job = JobDir(path)
+        with spool.locked(job):
+            going = _set_aside(path)
+    for receipt in receipts_of(spool, job.job):
+        receipt.unlink(missing_ok=True)
+    dropped = in_place(job)
+    shutil.rmtree(dropped, ignore_errors=True)
+    if dropped.exists():
+        # Only its owner could move it out of incoming/, and perhaps only they can empty it.
+        say(f"{dropped} is for {_owner(dropped)} to remove: what was dropped as {job.job}")
+    shutil.rmtree(going)
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:
+        return f"uid {path.stat().st_uid}"
+
+
+def _delete_leftover(path: Path) -> None:
+    with _lock_held(lock_of(path)):
+        if path.is_dir():
+            shutil.rmtree(_set_aside(path))
+
+
+@contextlib.contextmanager
+def _lock_held(lock: Path) -> Iterator[None]:
+    """Hold a lock of the store, and remove its file in the end. Raises Busy when somebody else holds it."""
+    held = take_lock(lock)
+    if held is None:
+        raise Busy(str(lock))
+    try:
+        yield
+        lock.unlink(missing_ok=True)
+    finally:
+        os.close(held)

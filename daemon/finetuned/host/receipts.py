@@ -2,6 +2,7 @@
 
 import hashlib
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 from finetuned.core.problems import Problem
@@ -52,6 +53,11 @@ def write_receipt(spool: Spool, job: JobDir, position: int | None = None) -> Non
         claimed=claim.claimed,
     )
     write_record(spool.receipts / f"{job.job}.json", receipt)
+
+
+def receipts_of(spool: Spool, job: str) -> list[Path]:
+    """The receipt of a job, and the answers to requests about it."""
+    return [path for path in spool.receipts.glob(f"{job}.*json") if path.name.split(".")[0] == job]
 
 
 def write_answer(spool: Spool, file_name: str, answer: str, now: datetime, request: str | None = None) -> None:

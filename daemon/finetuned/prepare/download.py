@@ -200,8 +200,16 @@ def _first_line(error: Exception) -> str:
 
 def _wait_for_lock(path: Path) -> None:
     """Another job may be fetching the same model. The lock is held until this process ends."""
-    while take_lock(path) is None:
+    while (lock := take_lock(path)) is None or not _is_still_there(path, lock):
         time.sleep(0.5)
+
+
+def _is_still_there(path: Path, lock: int) -> bool:
+    """Whether the file that was locked has not been pruned meanwhile, so that the next one would lock another."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(lock))
+    except FileNotFoundError:
+        return False
 
 
 def _die_with_parent() -> None:
