@@ -108,9 +108,11 @@ class Bench:
             for event in events:
                 journal.append(event)
 
-    def launch(self, job: JobDir, number: int = 1, stage: Stage = Stage.TRAIN) -> None:
+    def launch(
+        self, job: JobDir, number: int = 1, stage: Stage = Stage.TRAIN, asked: datetime = exports.EVENING
+    ) -> None:
         job.launches.mkdir(exist_ok=True)
-        launch = Launch(number=number, stage=stage, boot_id="boot", release=sys.executable, asked=exports.EVENING)
+        launch = Launch(number=number, stage=stage, boot_id="boot", release=sys.executable, asked=asked)
         write_record(job.launch_file(number), launch)
 
     def run(self, job: JobDir, stage: Stage) -> None:

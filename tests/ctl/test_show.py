@@ -1,6 +1,11 @@
 """list and status: the same facts for people and for programs, whatever state a job is in."""
 
+import os
+import re
+from datetime import UTC, datetime, timedelta
+
 import exports
+import spools
 from finetuned.core.events import (
     Checkpointed,
     Entered,
@@ -13,7 +18,8 @@ from finetuned.core.events import (
 )
 from finetuned.core.job import Exit, Outcome, Phase, Result, Stage, Wish
 from finetuned.core.problems import Problem
-from finetuned.host.jobdir import write_record
+from finetuned.ctl.sight import look_at_job
+from finetuned.host.jobdir import JobDir, write_record
 from spools import SOUND
 
 NOON = exports.EVENING
@@ -157,12 +163,92 @@ def test_status_tells_why_a_job_waits(bench):
     bench.job(number=1, prepare=PREPARED, is_planned=True)
     bench.job(number=2, slug="second", prepare=PREPARED, is_planned=True)
     bench.job(number=3, slug="held", wishes=[Wish.HOLD])
-    network = FailedRetry(time=NOON, error="the hub does not answer", cause="network")
-    bench.job(number=4, slug="offline", prepare=[exports.started(), network])
     assert bench.ctl("status", "tone", "--json").json["why"] == "its turn is next"
     assert bench.ctl("status", "second", "--json").json["why"] == "1 before it"
     assert "finetunectl release" in bench.ctl("status", "held", "--json").json["why"]
-    assert "the hub does not answer" in bench.ctl("status", "offline", "--json").json["why"]
+
+
+def an_attempt_that_failed(seconds_ago: float, launch: int = 1, error: str = "the hub does not answer"):
+    time = datetime.now(UTC) - timedelta(seconds=seconds_ago)
+    started = exports.started(launch).model_copy(update={"time": time})
+    return [started, FailedRetry(time=time, error=error, cause="network")]
+
+
+def test_status_tells_what_a_pause_is_for_and_about_how_long_it_lasts(bench):
+    bench.run_daemon()
+    again = [*an_attempt_that_failed(100, launch=1), *an_attempt_that_failed(20, launch=2)]
+    offline = bench.job(number=1, slug="offline", prepare=again)
+    broken = bench.job(number=2, slug="broken", prepare=PREPARED, is_planned=True)
+    for number in (1, 2):
+        bench.launch(offline, number, Stage.PREPARE, asked=datetime.now(UTC) - timedelta(seconds=100))
+        bench.launch(broken, number, Stage.TRAIN, asked=datetime.now(UTC))
+    page = bench.ctl("status", "offline", "--json").json
+    assert page["state"] == "waiting"
+    assert re.fullmatch(r"prepare: the hub does not answer; trying again in about (39|40) s", page["why"])
+    page = bench.ctl("status", "broken", "--json").json
+    assert page["state"] == "waiting"
+    assert "2 launch(es) never started" in page["why"]
+    assert re.search(r"in about 1[45] s$", page["why"])
+
+
+def test_a_pause_that_is_over_is_said_no_more(bench):
+    bench.run_daemon()
+    failed = an_attempt_that_failed(100, error="device lost")
+    job = bench.job(prepare=PREPARED, is_planned=True, train=failed)
+    bench.launch(job, asked=datetime.now(UTC) - timedelta(seconds=100))
+    page = bench.ctl("status", "tone", "--json").json
+    assert page["state"] == "ready"
+    assert page["why"].endswith("device lost; goes on from step 0; its turn is next")
+
+
+def test_what_an_earlier_result_covers_is_waited_for_no_more(bench):
+    bench.run_daemon()
+    job = bench.job(prepare=an_attempt_that_failed(1))
+    bench.launch(job, 1, Stage.PREPARE, asked=datetime.now(UTC))
+    job.earlier_results.mkdir()
+    earlier = Result(outcome=Outcome.FAILED, reason="no network", attempts=0, last_launch=1, ended=NOON)
+    write_record(job.earlier_results / "1.json", earlier)
+    assert "in about" not in bench.ctl("status", "tone", "--json").json["why"]
+
+
+def test_a_job_that_is_about_to_fail_says_why(bench):
+    job = bench.job(prepare=[exports.started(), FailedForGood(time=NOON, error="no such column")])
+    bench.launch(job, 1, Stage.PREPARE)
+    row = bench.ctl("status", "tone", "--json").json
+    assert (row["state"], row["why"]) == ("ending", "failed: prepare: no such column; no daemon is running")
+
+
+def test_status_tells_what_keeps_the_daemon_from_reading_a_drop(bench):
+    bench.run_daemon()
+    job = bench.job()
+    job.spec_file.unlink()
+    os.link(job.dropped, bench.folder / "another-name")
+    assert "has 2 names (hard links); drop a copy of the file" in bench.ctl("status", "tone", "--json").json["why"]
+
+
+def test_status_tells_which_permission_the_daemon_lacks(bench):
+    spools.require(os.geteuid() == 0, "only root can give a spool to somebody else")
+    job = bench.job()
+    job.spec_file.unlink()
+    os.chown(bench.spool.path, 65534, 65534)
+    job.dropped.chmod(0)
+    why = bench.ctl("status", "tone", "--json").json["why"]
+    assert "nobody cannot " in why
+    assert "setfacl -m u:nobody:" in why
+
+
+def test_a_job_that_moves_while_it_is_looked_at_is_seen_where_it_stands(bench, monkeypatch):
+    job = bench.job(prepare=PREPARED, is_planned=True)
+    monkeypatch.setattr(JobDir, "read_plan", lambda self: move_once(bench, monkeypatch, self))
+    sight = look_at_job(job)
+    assert sight.job.phase is Phase.ACTIVE
+    assert sight.plan is not None
+
+
+def move_once(bench, monkeypatch, job):
+    monkeypatch.undo()
+    bench.spool.move(job, Phase.ACTIVE)
+    return job.read_plan()
 
 
 def test_status_tells_how_far_prepare_is(bench):

@@ -66,7 +66,7 @@ def judge(stage: Stage, past: Sequence[Past], limits: Limits) -> Verdict:
     kills = _count_trailing(
         started, lambda attempt, exit_: _was_killed(attempt, exit_) and not attempt.raised_checkpoint
     )
-    why = f"{stage} ended from outside {kills} time(s) in a row"
+    why = f"{stage} ended from outside {kills} time(s) in a row; trying again"
     return RetryAfter(_pause(limits.killed_pauses, max(kills, 1)), why)
 
 

@@ -5,9 +5,12 @@ from pathlib import Path
 
 from finetuned.core.events import Attempt, FailedForGood, FailedRetry, Finished, Stopped
 from finetuned.core.job import Phase, Stage, Wish
+from finetuned.core.lifecycle import Conclude, Ready, Wait
 from finetuned.core.retry import describe_exit
 from finetuned.ctl.facts import AttemptRow, CheckpointRow, JobPage, JobRow, StagePage, State
+from finetuned.ctl.reasons import what_is_next, why_unread
 from finetuned.ctl.sight import Sight
+from finetuned.ctl.words import in_words
 from finetuned.host.jobdir import JobDir, Unreadable
 
 
@@ -62,13 +65,27 @@ def _state(sight: Sight, position: int | None, daemon_running: bool | None) -> t
 
 def _waiting(sight: Sight, position: int | None, daemon_running: bool | None) -> tuple[State, str]:
     idle = _idle(daemon_running)
-    turn = "its turn is next" if position == 1 else f"{(position or 1) - 1} before it"
     last = _last_ending(sight)
-    if sight.facts is None:
-        return "waiting", (f"{last}; prepare is tried again" if last else "waits to be prepared") + idle
-    if sight.plan is None:
+    if not sight.has_spec and not sight.is_refused:
+        return "waiting", (why_unread(sight.job) or "waits to be read") + idle
+    if sight.facts is not None and sight.plan is None:
         return "waiting", "prepared; waits to be planned" + idle
-    return "ready", (f"{last}; goes on from step {sight.progress().checkpointed_step}; {turn}" if last else turn) + idle
+    match what_is_next(sight):
+        case Wait(why=why, seconds=seconds):
+            return "waiting", why + (f" in about {in_words(seconds)}" if seconds is not None else "") + idle
+        case Conclude(outcome=outcome, reason=reason):
+            return "ending", f"{outcome}: {reason}" + idle
+        case Ready():
+            goes_on = f"{last}; goes on from step {sight.progress().checkpointed_step}; " if last else ""
+            return "ready", goes_on + _turn(position) + idle
+        case _:
+            return "waiting", (f"{last}; prepare is tried again" if last else "waits to be prepared") + idle
+
+
+def _turn(position: int | None) -> str:
+    if position is None:
+        return "waits for its turn"
+    return "its turn is next" if position == 1 else f"{position - 1} before it"
 
 
 def _idle(daemon_running: bool | None) -> str:

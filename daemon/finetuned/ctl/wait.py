@@ -10,9 +10,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from finetuned.core.events import History
 from finetuned.core.job import Phase, Result, Stage, Wish
+from finetuned.core.lifecycle import Wait
 from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.jobs import is_daemon_running, locate
+from finetuned.ctl.reasons import what_is_next
 from finetuned.ctl.render import problem_lines
+from finetuned.ctl.sight import look_at_job
 from finetuned.ctl.words import in_words, printable, say
 from finetuned.host.jobdir import JobDir, Unreadable
 from finetuned.host.journal import HistoryReader
@@ -127,4 +130,10 @@ def _waiting(job: JobDir) -> str:
         return f"on hold until: finetunectl release {job.job}"
     if is_daemon_running(job.spool) is False:
         return f"waiting: no daemon is running on {job.spool}"
+    sight = look_at_job(job)
+    if sight.unreadable:
+        return f"unreadable: {sight.unreadable}"
+    match what_is_next(sight):
+        case Wait(why=why):
+            return why
     return "waiting for its turn"

@@ -184,21 +184,8 @@ def dropped_folder(job: JobDir) -> Path | None:
     return job.dropped if _is_our_folder(job) else None
 
 
-def copy_spec(job: JobDir) -> None:
-    """Write spec.yaml from what was dropped. Raises Untrustworthy for what must not be read, and OSError."""
-    write_whole(job.spec_file, read_stranger(_job_file(job)))
-
-
-def spec_changed(job: JobDir) -> bool:
-    """What was dropped differs from spec.yaml; False also when the drop cannot be read any more."""
-    try:
-        return read_stranger(_job_file(job)) != job.spec_file.read_bytes()
-    except (OSError, Untrustworthy):
-        return False
-
-
-def _job_file(job: JobDir) -> Path:
-    """Raises Untrustworthy when there is none."""
+def job_file(job: JobDir) -> Path:
+    """The job file as a person dropped it. Raises Untrustworthy when a folder holds none, or several, and OSError."""
     folder = dropped_folder(job)
     if folder is None:
         return job.dropped
@@ -206,6 +193,19 @@ def _job_file(job: JobDir) -> Path:
     if found is None:
         raise Untrustworthy("is a folder without exactly one job file")
     return found
+
+
+def copy_spec(job: JobDir) -> None:
+    """Write spec.yaml from what was dropped. Raises Untrustworthy for what must not be read, and OSError."""
+    write_whole(job.spec_file, read_stranger(job_file(job)))
+
+
+def spec_changed(job: JobDir) -> bool:
+    """What was dropped differs from spec.yaml; False also when the drop cannot be read any more."""
+    try:
+        return read_stranger(job_file(job)) != job.spec_file.read_bytes()
+    except (OSError, Untrustworthy):
+        return False
 
 
 def _is_our_folder(job: JobDir) -> bool:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from finetuned.core.job import Launch, Phase, Stage
-from finetuned.core.lifecycle import Alive, JobFacts, LaunchFacts, SpecState, StageFacts
+from finetuned.core.lifecycle import Alive, JobFacts, SpecState, StageFacts
 from finetuned.core.plan import Facts, Machine, RunPlan
 from finetuned.core.planning import make_plan
 from finetuned.core.problems import CannotRun, InvalidSpec, Problem
@@ -17,6 +17,7 @@ from finetuned.host.files import is_locked
 from finetuned.host.jobdir import JobDir
 from finetuned.host.journal import HistoryReader
 from finetuned.host.launch import Launcher, Observation
+from finetuned.host.launches import launch_facts, since_last_result
 from finetuned.host.sources import source_problems
 from finetuned.host.store import Store
 
@@ -67,8 +68,7 @@ class Observer:
 
     def _look(self, job: JobDir, memory: _Memory, resume_asked: bool) -> JobFacts:
         launches = job.read_launches()
-        earlier = job.read_newest_earlier_result()
-        counted = [launch for launch in launches if launch.number > (earlier.last_launch if earlier else 0)]
+        counted = since_last_result(job, launches)
         claim = job.read_claim()
         facts = JobFacts(
             job=job.job,
@@ -92,14 +92,9 @@ class Observer:
             memory.last_alive[stage] = self._clock()
         path = job.events_file(stage)
         history = memory.histories.setdefault(path, HistoryReader(path)).read()
-        attempts = {attempt.started.launch: attempt for attempt in history.attempts}
         return StageFacts(
             alive=alive,
-            launches=tuple(
-                LaunchFacts(launch.number, launch.devices, attempts.get(launch.number), job.read_exit(launch.number))
-                for launch in launches
-                if launch.stage is stage
-            ),
+            launches=launch_facts(job, [launch for launch in launches if launch.stage is stage], history),
             dead_seconds=self._dead_seconds(memory, stage),
         )
 

@@ -1,0 +1,68 @@
+"""Why a queued job does not run: the daemon's own decision, made again from what can be seen here."""
+
+import os
+from datetime import UTC, datetime
+
+from finetuned.core.job import Launch, Stage
+from finetuned.core.lifecycle import Action, Alive, JobFacts, LaunchFacts, SpecState, StageFacts, decide
+from finetuned.core.retry import Limits
+from finetuned.ctl.access import find_obstacle, owner_of
+from finetuned.ctl.sight import Sight
+from finetuned.host.claim import job_file
+from finetuned.host.files import Untrustworthy, read_stranger
+from finetuned.host.jobdir import JobDir
+
+
+def what_is_next(sight: Sight) -> Action:
+    """For a queued job that is planned or not yet prepared. What it names on this machine is not looked at."""
+    facts = JobFacts(
+        job=sight.job.job,
+        phase=sight.job.phase,
+        refusal=sight.claim.refusal if sight.claim else None,
+        spec=SpecState.CURRENT,
+        priority=sight.priority,
+        is_prepared=sight.facts is not None,
+        is_planned=sight.plan is not None,
+        prepare=_stage_facts(sight, Stage.PREPARE),
+        train=_stage_facts(sight, Stage.TRAIN),
+        wishes=sight.wishes,
+        result=sight.result,
+    )
+    return decide(facts, Limits())
+
+
+def _stage_facts(sight: Sight, stage: Stage) -> StageFacts:
+    past = sight.past[stage]
+    heard = max((_last_heard(launch, facts) for launch, facts in past), default=None)
+    return StageFacts(
+        alive=Alive.YES if sight.is_alive(stage) else Alive.NO,
+        launches=tuple(facts for _, facts in past),
+        dead_seconds=max(0.0, (datetime.now(UTC) - heard).total_seconds()) if heard else 0.0,
+    )
+
+
+def _last_heard(launch: Launch, facts: LaunchFacts) -> datetime:
+    times = [launch.asked]
+    if facts.attempt is not None:
+        times.append(facts.attempt.started.time)
+    if facts.attempt is not None and facts.attempt.ending is not None:
+        times.append(facts.attempt.ending.time)
+    if facts.exit is not None:
+        times.append(facts.exit.ended)
+    return max(times)
+
+
+def why_unread(job: JobDir) -> str:
+    """What keeps the daemon from reading what was dropped, and what mends it; empty when nothing can be seen."""
+    service = owner_of(job.spool)
+    try:
+        path = job_file(job)
+        if obstacle := find_obstacle(path, service):
+            return f"{obstacle.what}; {obstacle.mend}"
+        if os.geteuid() in (0, service.uid):
+            read_stranger(path)
+    except Untrustworthy as error:
+        return f"what was dropped {error}" + (f"; {error.hint}" if error.hint else "")
+    except OSError as error:
+        return f"what was dropped cannot be read: {error.strerror or error}"
+    return ""
