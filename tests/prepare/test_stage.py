@@ -212,6 +212,15 @@ def test_a_dropped_folder_brings_its_own_data_template_and_model(stage: InProces
     assert (Path(facts.model.path) / "model.safetensors").is_file()
 
 
+def test_a_manifest_in_somebodys_folder_is_not_believed(stage: InProcess) -> None:
+    claimed = {"path": "../escaped.safetensors", "size_bytes": 1, "sha256": "0" * 64}
+    (stage.root / "escaped.safetensors").write_bytes(b"x")
+    (stage.model / "manifest.json").write_text(json.dumps({"format": 1, "files": [claimed]}))
+    files = stage.prepare(stage.spec(a_chat("a", "b"))).model.files
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.path for file in files}
+    assert claimed["path"] not in {file.path for file in files}
+
+
 def test_the_preview_shows_what_is_learned_token_by_token(stage: InProcess) -> None:
     stage.prepare(stage.spec(a_chat("add 1 and 2", "gives 3")))
     text = stage.runs[-1].job.preview.read_text()

@@ -54,14 +54,15 @@ def obtain_model(spec: JobSpec, folder: Path | None, store: Store, run: StageRun
         weights = weight_files(path)
     except Unusable as error:
         raise StageFailed(f"base_model: {error}", retry=False, hint=error.hint) from error
-    files = _hashed(path, weights, run)
+    files = _hashed(path, weights, store, run)
     if folder is not None and path.is_relative_to(folder.resolve()):
         path = _keep(path, files, store, run)  # The job's directory moves from phase to phase; the store does not.
     return BaseModel(path, revision, files, weights)
 
 
-def _hashed(path: Path, weights: tuple[str, ...], run: StageRun) -> tuple[ModelFile, ...]:
-    if (manifest := read_seal(path)) is not None:
+def _hashed(path: Path, weights: tuple[str, ...], store: Store, run: StageRun) -> tuple[ModelFile, ...]:
+    # Only our own seals are believed: a manifest in somebody's folder may be out of date, or name files elsewhere.
+    if path.resolve().parent == store.models.resolve() and (manifest := read_seal(path)) is not None:
         return manifest.files
     names = [*(name for name in SMALL_FILES if (path / name).is_file()), *weights]
     total = sum((path / name).stat().st_size for name in names)

@@ -7,6 +7,7 @@ from finetuned.core.events import Ending, Finished
 from finetuned.core.plan import DataFacts, Facts
 from finetuned.core.problems import CannotRun, InvalidSpec, Problem, StageFailed
 from finetuned.core.spec import Dataset, JobSpec, parse_spec
+from finetuned.host.claim import dropped_folder
 from finetuned.host.files import write_whole
 from finetuned.host.jobdir import write_record
 from finetuned.host.sources import Unusable, locate, look_at_rows, source_problems
@@ -34,7 +35,7 @@ def prepare(run: StageRun) -> Ending:
 
 def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: tuple[str, ...] = ()) -> Ending:
     """`prepare` for a spec that is parsed already; `name` is the job file's, `notices` what its parser had to say."""
-    folder = run.job.dropped if run.job.dropped.is_dir() else None
+    folder = dropped_folder(run.job)
     if problems := source_problems(spec, folder):
         raise InvalidSpec(name, problems)
     store = Store(run.job.spool / "store")
