@@ -101,6 +101,21 @@ def test_jobs_are_listed_by_phase_oldest_first_and_nothing_else_is(tmp_path: Pat
     assert [job.job[-1] for job in spool.jobs(Phase.QUEUED, Phase.ACTIVE)] == ["2"]
 
 
+def test_a_job_that_moves_while_the_phases_are_read_is_listed_once(tmp_path: Path, monkeypatch):
+    spool = a_spool(tmp_path)
+    job = a_queued_job(spool)
+    read = spool_module._directories
+
+    def move_after_the_first_phase(path: Path) -> list[Path]:
+        found = read(path)
+        if path.name == Phase.QUEUED:
+            spool.move(job, Phase.ACTIVE)
+        return found
+
+    monkeypatch.setattr(spool_module, "_directories", move_after_the_first_phase)
+    assert [found.phase for found in spool.jobs()] == [Phase.ACTIVE]
+
+
 def test_a_job_is_found_by_its_id_a_part_of_it_or_its_dropped_name(tmp_path: Path):
     spool = a_spool(tmp_path)
     tone = a_queued_job(spool, "Support Tone.yaml", job="20261130-221500-support-tone-7f3a09c1")

@@ -45,7 +45,8 @@ def find_job(spool: Spool, text: str) -> JobDir:
 
     Raises Sorry naming all that match, or the nearest where none does.
     """
-    found = spool.find(text) if text else []
+    # Twice, because a job may move to a phase that was looked at a moment before.
+    found = (spool.find(text) or spool.find(text)) if text else []
     if len(found) == 1:
         return found[0]
     if found:

@@ -8,7 +8,6 @@ import ctypes
 import errno
 import os
 import re
-import secrets
 import stat
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -91,9 +90,9 @@ class Spool:
         return lock
 
     def jobs(self, *phases: Phase) -> list[JobDir]:
-        """The jobs in these phases (none named: in all), oldest first."""
-        found = [JobDir(path) for phase in phases or Phase for path in _directories(self.path / phase)]
-        return sorted(found, key=lambda job: job.job)
+        """The jobs in these phases (none named: in all), oldest first; one that moves meanwhile is listed once."""
+        found = {path.name: JobDir(path) for phase in phases or Phase for path in _directories(self.path / phase)}
+        return [found[job] for job in sorted(found)]
 
     def get(self, job: str) -> JobDir | None:
         """The job with exactly this id, wherever it stands."""
@@ -138,7 +137,7 @@ class Spool:
     def new_id(self, name: str, now: datetime) -> str:
         """An id that no job here has: it sorts by time, says something of the name, and ends in 32 random bits."""
         while True:
-            job = f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{slug(name)}-{secrets.token_hex(4)}"
+            job = f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{slug(name)}-{os.urandom(4).hex()}"
             if self.get(job) is None:
                 return job
 
