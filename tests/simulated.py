@@ -143,7 +143,7 @@ class SimulatedWorld:
     def holds_devices(self, job: str) -> bool:
         return self.jobs_on_disk[job].phase is Phase.ACTIVE
 
-    def say(self, job: str, what: str) -> None:
+    def say(self, job: str, what: str, mistake: Exception | None = None) -> None:
         self.history.append(f"{job}: {what}")
 
     def now(self) -> datetime:

@@ -21,7 +21,7 @@ class Receipt(Record):
     sha256: str | None
     """Of the job file's bytes as they were read; None for a refused drop."""
     position: int | None = None
-    """In the queue when this was written; 1 is next."""
+    """Among the queued jobs when this was written, by age; 1 is the oldest. A priority may overtake."""
     refusal: Problem | None = None
     claimed: UtcTime
 

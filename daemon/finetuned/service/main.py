@@ -53,9 +53,11 @@ def run(spool: Spool, settings: Settings) -> None:
     world = DiskWorld(spool, settings, ChildLauncher(settings), arrivals)
     limits = Limits(patience_seconds=settings.network_retry_minutes * 60)
     _log.info("finetuned %s works on %s with %s", __version__, spool.path, ", ".join(world.devices()))
-    if doorbell.problem:
-        _log.warning("%s", doorbell.problem)
+    said_problem = None
     while not stopping:
+        if doorbell.problem != said_problem:
+            said_problem = doorbell.problem
+            _log.warning("%s", said_problem)
         try:
             turn(world, limits)
         except Exception:

@@ -3,7 +3,6 @@
 A crash between any two writes is repaired by the next turn, with the code that runs when nothing crashes.
 """
 
-import logging
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Protocol, assert_never
@@ -29,8 +28,6 @@ from finetuned.core.lifecycle import (
 )
 from finetuned.core.plan import RunPlan
 from finetuned.core.retry import Limits
-
-_log = logging.getLogger(__name__)
 
 # A dropped file goes from claim to preparation in one turn; no road through the phases is longer than this.
 _ACTIONS_A_TURN = 10
@@ -60,8 +57,11 @@ class World(Protocol):
     def holds_devices(self, job: str) -> bool:
         """Whether an unreadable job may be using a device: it stands in active/ and something of it may live."""
 
-    def say(self, job: str, what: str) -> None:
-        """A line for the person who reads the journal; not repeated while it is the last thing said of that job."""
+    def say(self, job: str, what: str, mistake: Exception | None = None) -> None:
+        """A line for the person who reads the journal, with the traceback of a mistake of ours.
+
+        Not repeated while it is the last thing said of that job.
+        """
 
     def now(self) -> datetime: ...
 
@@ -99,8 +99,8 @@ def turn(world: World, limits: Limits) -> None:
             world.say(job, str(trouble))
             all_taken = all_taken or world.holds_devices(job)
             continue
-        except Exception:
-            _log.exception("job %s: an error that should not be; it is left as it is until the next turn", job)
+        except Exception as mistake:
+            world.say(job, f"left as it is; this should not happen: {type(mistake).__name__}: {mistake}", mistake)
             all_taken = all_taken or world.holds_devices(job)
             continue
         if isinstance(action, Ready):

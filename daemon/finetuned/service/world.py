@@ -64,6 +64,7 @@ class DiskWorld:
             self._next_full_look = self._clock() + _FULL_LOOK_SECONDS
             self._machine = look_at(self._spool.path, self._settings.cpu_slots)
             self._observer.look_at_all_again(set(self._where))
+            self._last_said = {job: said for job, said in self._last_said.items() if job in self._where}
         return sorted(self._where)
 
     def facts(self, job: str) -> JobFacts:
@@ -77,9 +78,9 @@ class DiskWorld:
         where = self._where[job]
         return where.phase is Phase.ACTIVE and self._launcher.observe(where, Stage.TRAIN) is not Observation.GONE
 
-    def say(self, job: str, what: str) -> None:
+    def say(self, job: str, what: str, mistake: Exception | None = None) -> None:
         if self._last_said.get(job) != what:
-            _log.info("job %s: %s", job, what)
+            _log.log(logging.ERROR if mistake else logging.INFO, "job %s: %s", job, what, exc_info=mistake)
             self._last_said[job] = what
 
     def now(self) -> datetime:
@@ -146,8 +147,8 @@ class DiskWorld:
             self._resumed.discard(job)
 
     def _position(self, job: str) -> int:
-        """In the queue; 1 is next."""
-        return sorted(self._where).index(job) + 1
+        """Among the queued jobs, by age; 1 is next."""
+        return 1 + sum(each < job and where.phase is Phase.QUEUED for each, where in self._where.items())
 
     @contextlib.contextmanager
     def _writing(self, job: str) -> Iterator[JobDir]:
