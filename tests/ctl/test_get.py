@@ -3,6 +3,7 @@
 import os
 
 from finetuned.core.job import Phase
+from finetuned.ctl import get
 
 
 def test_artifacts_are_copied_whole(bench):
@@ -52,6 +53,34 @@ def test_a_job_without_artifacts_says_what_to_do(bench):
     answer = bench.ctl("get", "tone", str(bench.folder / "mine"))
     assert answer.code == 1
     assert "finetunectl resume" in answer.err
+
+
+def test_a_file_that_cannot_be_copied_is_named_and_nothing_is_left(bench):
+    artifacts = bench.artifacts(bench.job(Phase.DONE))
+    (artifacts / "nowhere").symlink_to("missing")
+    answer = bench.ctl("get", "tone", str(bench.folder / "mine"))
+    assert answer.code == 5
+    assert f"{artifacts / 'nowhere'} cannot be copied: " in answer.err
+    assert "[(" not in answer.err
+    assert os.listdir(bench.folder) == []
+
+
+def test_a_job_that_moves_while_it_is_copied_is_told(bench, monkeypatch):
+    job = bench.job(Phase.OUTBOX)
+    bench.artifacts(job)
+    copy = get._copy_file
+
+    def move_first(source, target):
+        if job.path.exists():
+            bench.spool.move(job, Phase.DONE)
+        copy(source, target)
+
+    monkeypatch.setattr(get, "_copy_file", move_first)
+    answer = bench.ctl("get", "tone", str(bench.folder / "mine"))
+    assert (answer.code, answer.err) == (
+        5,
+        f"finetunectl: {job.job} was moved while it was copied\n  hint: try again\n",
+    )
 
 
 def test_a_place_that_is_not_there_is_named(bench):

@@ -190,6 +190,14 @@ def test_resubmit_makes_a_new_job_of_an_old_ones_spec(bench, daemon):
     assert spec_of(new) == spec_of(bench.spool.find(old)[0]) + "seed: 9\n"
 
 
+def test_resubmit_of_a_job_that_cannot_be_read_names_the_file(bench):
+    job = bench.job(Phase.FAILED)
+    job.claim_file.write_text("{")
+    answer = bench.ctl("resubmit", job.job)
+    assert answer.code == 5
+    assert f"{job.claim_file} is not a readable claim" in answer.err
+
+
 def test_resubmit_of_a_folder_takes_its_files_along(bench, daemon):
     daemon()
     bench.a_spec("job.yaml")

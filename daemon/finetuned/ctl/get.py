@@ -68,7 +68,7 @@ def _copy(job: JobDir, target: Path) -> Fetched:
     token = secrets.token_hex(4)
     partial = target.with_name(f".finetunectl-{token}.partial")
     try:
-        shutil.copytree(job.artifacts, partial, copy_function=_copy_file)
+        _copy_tree(job, partial)
         sizes = _sizes(partial)
         if sizes != _sizes(job.artifacts):
             raise Sorry(ExitCode.UNUSABLE, f"{job.artifacts} changed while it was copied", "try again")
@@ -77,6 +77,19 @@ def _copy(job: JobDir, target: Path) -> Fetched:
         shutil.rmtree(partial, ignore_errors=True)
     sync_directory(target.parent)
     return Fetched(job=job.job, path=str(target), files=len(sizes), size_bytes=sum(sizes.values()))
+
+
+def _copy_tree(job: JobDir, partial: Path) -> None:
+    try:
+        shutil.copytree(job.artifacts, partial, copy_function=_copy_file)
+    except (shutil.Error, FileNotFoundError) as error:
+        if not job.artifacts.is_dir():
+            raise Sorry(ExitCode.UNUSABLE, f"{job.job} was moved while it was copied", "try again") from error
+        if not isinstance(error, shutil.Error):
+            raise
+        # What went wrong with each file: (source, target, why).
+        source, _target, why = error.args[0][0]
+        raise Sorry(ExitCode.UNUSABLE, f"{source} cannot be copied: {why}") from error
 
 
 def _copy_file(source: str, target: str) -> None:

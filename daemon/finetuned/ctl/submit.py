@@ -83,7 +83,10 @@ def resubmit(
 
 def _draft_of(job: JobDir, folder: Path | None, settings: list[str], name: str | None) -> Draft:
     text = job.read_spec_text()
-    claim = job.read_claim()
+    try:
+        claim = job.read_claim()
+    except Unreadable as error:
+        raise Sorry(ExitCode.UNUSABLE, str(error)) from error
     if text is None or claim is None:
         raise Sorry(ExitCode.REFUSED, f"{job.job} has no spec to submit again", f"finetunectl status {job.job}")
     suffix = ".json" if text.lstrip().startswith("{") else ".yaml"
