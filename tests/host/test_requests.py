@@ -11,7 +11,7 @@ from finetuned.core.job import Phase, Wish
 from finetuned.host import requests
 from finetuned.host.jobdir import JobDir
 from finetuned.host.receipts import Answer
-from finetuned.host.requests import forget_resume, is_resume_asked, take_requests
+from finetuned.host.requests import forget_resume, take_requests
 from finetuned.host.spool import Spool
 from spools import a_queued_job, a_spool
 
@@ -88,10 +88,10 @@ def test_a_resume_waits_until_it_has_been_carried_out(spool: Spool):
     path = ask(spool, job, "resume")
     assert take_requests(spool, NOW) == [job]
     assert take_requests(spool, NOW) == [job]
-    assert is_resume_asked(spool, job)
+    assert (spool.requests / f"{job.job}.resume").exists()
     forget_resume(spool, job, "the job is queued again", NOW)
     assert not path.exists()
-    assert not is_resume_asked(spool, job)
+    assert not (spool.requests / f"{job.job}.resume").exists()
     assert take_requests(spool, NOW) == []
     assert answers(spool) == {path.name: "the job is queued again"}
 

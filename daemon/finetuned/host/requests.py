@@ -50,14 +50,10 @@ def take_requests(spool: Spool, now: datetime) -> list[JobDir]:
 
 def forget_resume(spool: Spool, job: JobDir, answer: str, now: datetime) -> None:
     """The last step of a resume, done or refused: say what came of it, then delete the request. Raises OSError."""
-    path = _resume_file(spool, job)
+    path = spool.requests / f"{job.job}.resume"
     if path.exists():
         write_answer(spool, path.name, answer, now)
         _remove(path)
-
-
-def is_resume_asked(spool: Spool, job: JobDir) -> bool:
-    return _resume_file(spool, job).exists()
 
 
 def _take(spool: Spool, path: Path) -> JobDir | None:
@@ -115,10 +111,6 @@ def _clear_away(path: Path, file_name: str) -> None:
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
     sync_directory(path.parent)
-
-
-def _resume_file(spool: Spool, job: JobDir) -> Path:
-    return spool.requests / f"{job.job}.resume"
 
 
 def _oldest_first(directory: Path) -> list[Path]:
