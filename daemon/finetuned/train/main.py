@@ -13,6 +13,8 @@ _ENVIRONMENT = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "MPLBACKEND": "Agg",
+    # Threads that wait without sleeping took 2.5 times the CPU time where the machine was busy otherwise.
+    "OMP_WAIT_POLICY": "passive",
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",  # What torch before 2.12 reads.
 }
