@@ -14,7 +14,7 @@ from finetuned.ctl.arguments import AsJson, JobText
 from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.jobs import find_job, open_spool
 from finetuned.ctl.words import print_json, say, size
-from finetuned.host.files import sync_directory
+from finetuned.host.files import sync_directory, sync_file
 from finetuned.host.jobdir import JobDir
 
 
@@ -95,8 +95,7 @@ def _copy_tree(job: JobDir, partial: Path) -> None:
 def _copy_file(source: str, target: str) -> None:
     """Contents alone: the copy belongs to whoever fetched it, with their usual permissions."""
     shutil.copyfile(source, target)
-    with open(target, "rb") as file:
-        os.fsync(file.fileno())
+    sync_file(Path(target))
 
 
 def _sizes(folder: Path) -> dict[str, int]:

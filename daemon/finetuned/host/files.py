@@ -18,6 +18,15 @@ class Untrustworthy(Exception):
         super().__init__(what)
 
 
+def sync_file(path: Path) -> None:
+    """Make the contents of a file that somebody else has written durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_directory(path: Path) -> None:
     """Make names created, renamed or removed in `path` durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

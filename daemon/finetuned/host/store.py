@@ -4,7 +4,6 @@ A folder is built under a name that begins with a dot, sealed by a manifest, and
 """
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Literal
 
 from finetuned.core.plan import ModelFile
 from finetuned.core.record import Record
-from finetuned.host.files import rename_durably, sync_directory
+from finetuned.host.files import rename_durably, sync_directory, sync_file
 from finetuned.host.jobdir import Unreadable, read_record, write_record
 
 _MANIFEST = "manifest.json"
@@ -75,7 +74,7 @@ def seal(partial: Path, final: Path, files: tuple[ModelFile, ...]) -> None:
     A folder that stands at `final` already is kept when it is whole and replaced when it is not.
     """
     for file in files:
-        _sync_file(partial / file.path)
+        sync_file(partial / file.path)
     write_record(partial / _MANIFEST, Manifest(files=files))
     sync_directory(partial)
     if read_seal(final) is not None:
@@ -98,11 +97,3 @@ def hash_files(folder: Path, names: Iterable[str], on_bytes: Callable[[int], Non
             size_bytes = file.tell()
         found.append(ModelFile(path=name, size_bytes=size_bytes, sha256=digest.hexdigest()))
     return found
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,6 @@ checkpoints/.step-00000400.partial   being written    .step-00000400.retired   b
 """
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -20,9 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 
+from finetuned.core.plan import ModelFile
 from finetuned.core.record import Record
-from finetuned.host.files import rename_durably, sync_directory
+from finetuned.host.files import rename_durably, sync_directory, sync_file
 from finetuned.host.jobdir import Checkpoint, JobDir, checkpoint_name
+from finetuned.host.store import hash_files
 from finetuned.train.engine.position import Position
 from finetuned.train.model.tuned import TunedModel
 
@@ -37,19 +38,13 @@ class Damaged(Exception):
     """A checkpoint is not what was written; the message says which file and how."""
 
 
-class ManifestFile(Record):
-    path: str
-    size_bytes: int
-    sha256: str
-
-
 class Manifest(Record):
     """manifest.json: what makes a checkpoint whole, and which plan it belongs to."""
 
     format: Literal[1] = 1
     step: int
     digest: str
-    files: tuple[ManifestFile, ...]
+    files: tuple[ModelFile, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -105,13 +100,12 @@ def _write_files(partial: Path, snapshot: Snapshot, digest: str) -> Manifest:
     for kind in _TENSOR_FILES:
         _save_tensors(getattr(snapshot, kind), partial / f"{kind}.safetensors")
     (partial / _POSITION).write_text(snapshot.position.model_dump_json(indent=1) + "\n")
-    written = sorted(partial.iterdir())
-    for path in written:
-        _sync(path)
-    files = tuple(_described(path) for path in written)
-    manifest = Manifest(step=snapshot.position.step, digest=digest, files=files)
+    names = sorted(os.listdir(partial))
+    for name in names:
+        sync_file(partial / name)
+    manifest = Manifest(step=snapshot.position.step, digest=digest, files=tuple(hash_files(partial, names)))
     (partial / _MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n")
-    _sync(partial / _MANIFEST)
+    sync_file(partial / _MANIFEST)
     sync_directory(partial)
     return manifest
 
@@ -126,23 +120,12 @@ def _save_tensors(tensors: Tensors, path: Path) -> None:
         raise OSError(number, os.strerror(number), str(path)) from error
 
 
-def _sync(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def _described(path: Path) -> ManifestFile:
-    with open(path, "rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return ManifestFile(path=path.name, size_bytes=path.stat().st_size, sha256=sha256)
-
-
 def read_manifest(checkpoint: Checkpoint) -> Manifest:
     """The manifest of a checkpoint whose files are all what they were when written. Raises Damaged."""
     try:
         manifest = Manifest.model_validate_json((checkpoint.path / _MANIFEST).read_bytes())
         for file in manifest.files:
-            if _described(checkpoint.path / file.path) != file:
+            if hash_files(checkpoint.path, [file.path]) != [file]:
                 raise Damaged(f"{file.path} is not what was written (size or sha256 differs)")
     except OSError as error:
         raise Damaged(f"{Path(error.filename or checkpoint.path).name}: {error.strerror}") from error
