@@ -173,3 +173,14 @@ def set_access_list(path: Path, reader: int) -> None:
         os.setxattr(path, "system.posix_acl_access", packed)
     except OSError as error:
         require(False, f"this file system has no access lists: {error}")
+
+
+def test_links_that_lead_in_a_circle_are_a_problem_like_any_other(bench):
+    require("nobody" in {entry.pw_name for entry in pwd.getpwall()}, "no user nobody")
+    spec = bench.a_spec()
+    (bench.folder / "chats.jsonl").unlink()
+    (bench.folder / "chats.jsonl").symlink_to("chats.jsonl")
+    answer = bench.ctl("check", str(spec), "--user", "nobody")
+    assert answer.code == 1
+    assert "chats.jsonl: Too many levels of symbolic links" in answer.out
+    assert answer.err == ""

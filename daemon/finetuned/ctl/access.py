@@ -59,13 +59,12 @@ def find_obstacle(path: Path, reader: Reader) -> Obstacle | None:
     """
     if reader.uid == 0:
         return None
-    for passed, needed in _way_to(path):
-        try:
-            is_open = _allows(passed, reader, needed)
-        except OSError:
-            return None
-        if not is_open:
-            return _obstacle(path, passed, needed, reader)
+    try:
+        for passed, needed in _way_to(path):
+            if not _allows(passed, reader, needed):
+                return _obstacle(path, passed, needed, reader)
+    except (OSError, RuntimeError):  # Python before 3.13 raises RuntimeError for links that lead in a circle.
+        return None
     return None
 
 
