@@ -33,7 +33,7 @@ def test_a_whole_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatc
     path = tmp_path / "plan.json"
     write_whole(path, b"old")
     monkeypatch.setattr(files.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "broken")))
-    with pytest.raises(OSError, match="broken"):
+    with pytest.raises(OSError, match=f"broken: '{path}'"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["plan.json"]

@@ -52,8 +52,10 @@ def write_whole(path: Path, content: bytes, mode: int = 0o640) -> None:
         finally:
             os.close(descriptor)
         os.rename(temporary, path)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
+        if error.filename is None:  # A full disk refuses a write, which knows no names.
+            error.filename = os.fspath(path)
         raise
     sync_directory(path.parent)
 
