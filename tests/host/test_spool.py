@@ -145,6 +145,15 @@ def test_a_job_moves_with_everything_in_it(tmp_path: Path):
     assert take_lock(moved.lock_file(Stage.TRAIN)) is not None
 
 
+def test_a_phase_that_was_tidied_away_is_made_again(tmp_path: Path):
+    spool = a_spool(tmp_path)
+    job = a_queued_job(spool)
+    (spool.path / Phase.FAILED).rmdir()
+    moved = spool.move(job, Phase.FAILED)
+    assert spool.jobs(Phase.FAILED) == [moved]
+    assert stat.S_IMODE((spool.path / Phase.FAILED).stat().st_mode) == 0o2750
+
+
 @pytest.mark.parametrize("stage", Stage)
 def test_a_job_does_not_move_while_a_stage_holds_its_lock(tmp_path: Path, stage: Stage):
     spool = a_spool(tmp_path)

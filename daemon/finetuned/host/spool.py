@@ -116,6 +116,7 @@ class Spool:
         if target.path.exists():
             raise FileExistsError(errno.EEXIST, "a job with this id stands there already", str(target.path))
         with self.locked(job):
+            _make_directory(target.path.parent, _ROOM_MODE)  # Somebody may have tidied up.
             rename_durably(job.path, target.path)
         return target
 
