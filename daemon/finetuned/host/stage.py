@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -95,7 +96,7 @@ def run_stage(stage: Stage, work: Callable[[StageRun], Ending]) -> None:
         _log.warning("launch %d of %s: %s; leaving", launch, job.job, error)
         return
     _log.info("job %s: %s attempt %d (launch %d)", job.job, stage, run.attempt, launch)
-    run.say(_ending_of(run, work))
+    run.say(ending_of(run, work))
 
 
 def _open_attempt(job: JobDir, stage: Stage, launch: int, stop: StopFlag) -> StageRun:
@@ -112,7 +113,7 @@ def _open_attempt(job: JobDir, stage: Stage, launch: int, stop: StopFlag) -> Sta
     return run
 
 
-def _ending_of(run: StageRun, work: Callable[[StageRun], Ending]) -> Ending:
+def ending_of(run: StageRun, work: Callable[[StageRun], Ending]) -> Ending:
     """The one broad `except` of a stage: whatever happens in `work` becomes an ending; tracebacks go to the log."""
     try:
         return work(run)
@@ -127,12 +128,11 @@ def _ending_of(run: StageRun, work: Callable[[StageRun], Ending]) -> Ending:
         return kind.model_validate({"time": now(), "step": run.step, "error": str(error), "hint": error.hint, **extra})
     except OSError as error:
         _log.exception("stopped by an error of the system")
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "free some space on the spool's file system"
-            return FailedRetry(time=now(), step=run.step, error=f"disk full: {error}", hint=hint, cause="disk")
-        return FailedRetry(time=now(), step=run.step, error=f"{type(error).__name__}: {error}")
+        return _after_system_error(run, error)
     except Exception as error:
         _log.exception("stopped by an unexpected error")
+        if (system_error := _told_in_words(error)) is not None:
+            return _after_system_error(run, system_error)
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
         return FailedRetry(
             time=now(),
@@ -140,3 +140,16 @@ def _ending_of(run: StageRun, work: Callable[[StageRun], Ending]) -> Ending:
             error=f"{type(error).__name__}: {first_line}"[:2000],
             hint=f"finetunectl logs {run.job.job} shows the traceback",
         )
+
+
+def _after_system_error(run: StageRun, error: OSError) -> Ending:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint = "free some space on the spool's file system"
+        return FailedRetry(time=now(), step=run.step, error=f"disk full: {error}", hint=hint, cause="disk")
+    return FailedRetry(time=now(), step=run.step, error=f"{type(error).__name__}: {error}")
+
+
+def _told_in_words(error: Exception) -> OSError | None:
+    """The system's error behind one from Rust: safetensors 0.8 and tokenizers 0.23 keep it only as "(os error 28)"."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(found[1]), str(error).splitlines()[0]) if found else None
