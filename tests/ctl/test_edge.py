@@ -1,6 +1,7 @@
 """What every verb promises: exit codes, streams, suggestions, no traceback, no torch, a quick start."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,14 @@ def test_a_closed_pipe_is_quiet(bench):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.wait()
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_stream_that_the_shell_has_closed_is_no_mistake(bench, closed):
+    command = shlex.join([*FINETUNECTL, "--spool", str(bench.spool.path), "list"])
+    shell = subprocess.run(["sh", "-c", f"{command} {closed}>&-"], capture_output=True, text=True, check=False)
+    assert "Traceback" not in shell.stdout + shell.stderr
+    assert shell.returncode == 0
 
 
 def test_names_cannot_steer_the_terminal(bench):

@@ -128,7 +128,8 @@ def main() -> None:
     # A closed pipe (| head) ends us as it ends cat: quietly.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        if stream is not None:  # As it is where the shell has closed it: >&-
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         app(prog_name="finetunectl")
     except Sorry as sorry:
