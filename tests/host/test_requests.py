@@ -140,7 +140,15 @@ def test_links_and_folders_named_like_requests_are_not_followed(spool: Spool):
     take_requests(spool, NOW)
     assert job.wishes() == frozenset()
     assert sorted(answers(spool)) == [f"{job.job}.cancel", f"{job.job}.hold"]
-    assert os.listdir(spool.requests) == [f".{job.job}.hold"]
+    assert [name[: len(job.job) + 6] for name in os.listdir(spool.requests)] == [f".{job.job}.hold"]
+
+
+def test_a_folder_is_cleared_away_however_often_it_comes(spool: Spool):
+    for _ in range(2):
+        (spool.requests / "folder.cancel" / "inside").mkdir(parents=True)
+        take_requests(spool, NOW)
+    assert len(os.listdir(spool.requests)) == 2
+    assert all(name.startswith(".folder.cancel.") for name in os.listdir(spool.requests))
 
 
 def test_temporary_names_are_left_alone(spool: Spool):

@@ -8,7 +8,9 @@ import hashlib
 import logging
 import os
 import re
+import secrets
 import stat
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -28,21 +30,21 @@ class Nonsense(Exception):
     """A request that cannot be carried out; the message is the answer."""
 
 
-def take_requests(spool: Spool, now: datetime) -> list[JobDir]:
+def take_requests(spool: Spool, now: datetime, warn: Callable[[str], None] = _log.warning) -> list[JobDir]:
     """Carry out what was asked, oldest first; the jobs whose *resume* waits to be carried out by the caller.
 
-    Trouble with one request is logged, and met again next time. Raises OSError when requests/ cannot be listed.
+    Trouble with one request goes to `warn`, and is met again next time. Raises OSError when requests/ cannot be listed.
     """
     resumed: list[JobDir] = []
     for path in _oldest_first(spool.requests):
         try:
             job = _take(spool, path)
         except Nonsense as nonsense:
-            _refuse(spool, path, str(nonsense), now)
+            _refuse(spool, path, str(nonsense), now, warn)
         except FileNotFoundError:
             continue  # Taken back.
         except OSError as error:
-            _log.warning("request %r cannot be carried out yet: %s", path.name, error)
+            warn(f"request {path.name!r} cannot be carried out yet: {error}")
         else:
             resumed += [job] if job else []
     return resumed
@@ -87,7 +89,7 @@ def _require(job: JobDir, *phases: Phase) -> None:
         raise Nonsense(f"the job has ended already; it is in {job.phase}")
 
 
-def _refuse(spool: Spool, path: Path, answer: str, now: datetime) -> None:
+def _refuse(spool: Spool, path: Path, answer: str, now: datetime, warn: Callable[[str], None]) -> None:
     name = for_people(path.name)
     is_ours = _REQUEST.fullmatch(path.name) is not None
     file_name = path.name if is_ours else f"junk-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}"
@@ -95,7 +97,7 @@ def _refuse(spool: Spool, path: Path, answer: str, now: datetime) -> None:
         write_answer(spool, file_name, answer, now, request=name)
         _clear_away(path, file_name)
     except OSError as error:
-        _log.warning("request %r (%s) cannot be answered yet: %s", path.name, answer, error)
+        warn(f"request {path.name!r} ({answer}) cannot be answered yet: {error}")
         return
     _log.info("request %r: %s", path.name, answer)
 
@@ -105,7 +107,7 @@ def _clear_away(path: Path, file_name: str) -> None:
         _remove(path)
     except IsADirectoryError:
         # What is inside is its owner's; under this name it is not looked at again.
-        os.rename(path, path.with_name(f".{file_name}"))
+        os.rename(path, path.with_name(f".{file_name}.{secrets.token_hex(4)}"))
 
 
 def _remove(path: Path) -> None:

@@ -134,16 +134,16 @@ def _carry_out(world: World, facts: JobFacts, action: Action) -> None:
             steps, size = plan.schedule.total_steps, plan.batches.global_batch_size
             world.say(job, f"planned {steps} steps of {size} examples")
         case LaunchPrepare():
-            _launch(world, job, Stage.PREPARE, ())
+            _start(world, job, world.write_launch(job, Stage.PREPARE, ()))
         case Stop(stage=stage, why=why):
             world.say(job, f"stopping {stage}: {why}")
             world.stop(job, stage)
         case Conclude():
-            world.say(job, f"{action.outcome}: {action.reason}")
             world.write_result(job, _result(facts, action, world.now()))
+            world.say(job, f"{action.outcome}: {action.reason}")
         case Move(to=to, why=why):
-            world.say(job, f"{facts.phase} → {to}: {why}")
             world.move(job, to)
+            world.say(job, f"{facts.phase} → {to}: {why}")
         case PutResultAway():
             world.put_result_away(job)
         case DropWish(wish=wish):
@@ -171,13 +171,15 @@ def _result(facts: JobFacts, action: Conclude, now: datetime) -> Result:
 def _start_runs(world: World, ready: list[Ready], taken: frozenset[str]) -> None:
     for start in queue.choose(ready, world.devices(), taken):
         try:
+            # Before the move: where there is no room for it, the job stays in its place and does not go to and fro.
+            launch = world.write_launch(start.job, Stage.TRAIN, start.devices)
             world.move(start.job, Phase.ACTIVE)
-            _launch(world, start.job, Stage.TRAIN, start.devices)
+            _start(world, start.job, launch)
         except JobTrouble as trouble:
             world.say(start.job, str(trouble))
 
 
-def _launch(world: World, job: str, stage: Stage, devices: tuple[str, ...]) -> None:
-    launch = world.write_launch(job, stage, devices)
-    world.say(job, f"launch {launch.number}: {stage}{f' on {devices[0]}' if devices else ''}")
+def _start(world: World, job: str, launch: Launch) -> None:
+    devices = f" on {launch.devices[0]}" if launch.devices else ""
+    world.say(job, f"launch {launch.number}: {launch.stage}{devices}")
     world.start(job, launch)

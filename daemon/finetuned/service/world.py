@@ -45,16 +45,17 @@ class DiskWorld:
         self._where: dict[str, JobDir] = {}
         self._resumed: set[str] = set()
         self._last_said: dict[str, str] = {}
+        self._warned: set[str] = set()
         self._next_full_look = clock() + _FULL_LOOK_SECONDS
 
     def receive(self) -> None:
         try:
             for job in self._arrivals.claim():
                 write_receipt(self._spool, job)
-            self._resumed = {job.job for job in take_requests(self._spool, self.now())}
+            self._resumed = {job.job for job in take_requests(self._spool, self.now(), self._warn)}
+            self._spool.keep_reserve()
         except (OSError, Unreadable) as error:
-            _log.error("the doors of %s cannot be looked at: %s", self._spool.path, error)
-        self._spool.keep_reserve()
+            self._warn(f"the doors of {self._spool.path} cannot be looked at: {error}; trying again every turn")
 
     def jobs(self) -> Iterable[str]:
         live = self._spool.jobs(Phase.QUEUED, Phase.ACTIVE, Phase.OUTBOX)
@@ -62,7 +63,9 @@ class DiskWorld:
         self._where = {job.job: job for job in (*live, *resumed)}
         if self._clock() >= self._next_full_look:
             self._next_full_look = self._clock() + _FULL_LOOK_SECONDS
-            self._machine = look_at(self._spool.path, self._settings.cpu_slots)
+            self._warned.clear()
+            with contextlib.suppress(OSError):  # The spool is away, which `receive` says.
+                self._machine = look_at(self._spool.path, self._settings.cpu_slots)
             self._observer.look_at_all_again(set(self._where))
             self._last_said = {job: said for job, said in self._last_said.items() if job in self._where}
         return sorted(self._where)
@@ -85,6 +88,12 @@ class DiskWorld:
 
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def _warn(self, what: str) -> None:
+        """Trouble that lasts is told once a minute, not once a turn."""
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("%s", what)
 
     def copy_spec(self, job: str) -> None:
         with self._writing(job) as where:
