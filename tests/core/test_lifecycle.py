@@ -76,6 +76,10 @@ def test_a_prepared_job_that_cannot_be_planned_fails_with_the_reasons():
     assert action == Conclude(Outcome.FAILED, "the plan: 1 problem", (PROBLEM,))
 
 
+def test_a_prepared_job_waits_while_no_device_answers():
+    assert isinstance(decide(a_queued_job(is_planned=False, draft=None), LIMITS), Wait)
+
+
 def test_a_planned_job_is_ready_for_a_device():
     assert decide(a_queued_job(priority=3), LIMITS) == Ready("job-a", 3)
 

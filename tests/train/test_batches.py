@@ -128,8 +128,9 @@ def test_rows_that_are_not_what_was_planned_are_refused(spool: Path):
 
 
 def test_missing_and_broken_rows_are_refused_by_name(tmp_path: Path):
-    with pytest.raises(StageFailed, match=r"absent\.arrow cannot be read"):
+    with pytest.raises(StageFailed, match=r"absent\.arrow cannot be read") as pruned:
         Rows(tmp_path / "absent.arrow")
+    assert pruned.value.retry, "they are prepared again"
     (tmp_path / "broken.arrow").write_bytes(b"not arrow" * 100)
     with pytest.raises(StageFailed, match=r"broken\.arrow cannot be read"):
         Rows(tmp_path / "broken.arrow")

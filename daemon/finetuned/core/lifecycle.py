@@ -65,7 +65,7 @@ class JobFacts:
     """facts.json is there, and so is the prepared data it names."""
     is_planned: bool = False
     draft: RunPlan | tuple[Problem, ...] | None = None
-    """Prepared, not planned: the plan that would be written, or why there can be none."""
+    """Prepared, not planned: the plan that would be written, or why there can be none; None while no device answers."""
     prepare: StageFacts = field(default_factory=StageFacts)
     train: StageFacts = field(default_factory=StageFacts)
     wishes: frozenset[Wish] = frozenset()
@@ -213,7 +213,9 @@ def _decide_queued(facts: JobFacts, limits: Limits) -> Action:
 def _plan(facts: JobFacts) -> Action:
     if isinstance(facts.draft, RunPlan):
         return WritePlan(facts.draft)
-    problems = facts.draft or ()
+    if facts.draft is None:
+        return Wait("no device of this machine answers; finetunectl doctor says more")
+    problems = facts.draft
     return Conclude(Outcome.FAILED, describe("the plan", problems).splitlines()[0], problems)
 
 

@@ -28,6 +28,8 @@ class Machine(Record):
     memory_bytes: int
     free_disk_bytes: int
     driver_version: str | None = None
+    trouble: str = ""
+    """An NVIDIA card is there that does not answer: what, and why. Runs wait rather than spend a night on the CPU."""
 
     @property
     def has_gpu(self) -> bool:

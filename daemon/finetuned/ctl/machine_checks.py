@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import finetuned
+from finetuned.core.plan import Machine
 from finetuned.ctl.facts import Check
 from finetuned.host import machine
 from finetuned.host.settings import InvalidSettings, config_directory, read_settings
@@ -53,14 +54,14 @@ def _settings() -> Check:
 def _gpu_and_torch(place: Path) -> Iterator[Check]:
     found = machine.look_at(place)
     torch = _ask_torch()
-    has_driver = found.has_gpu or Path("/proc/driver/nvidia/version").exists()
-    yield _gpu(has_driver, found.driver_version, [device.name for device in found.devices] if found.has_gpu else [])
+    has_card = found.has_gpu or bool(found.trouble)
+    yield _gpu(found)
     if isinstance(torch, str):
         hint = "install the worker's parts: pip install 'finetuned[train]'"
         yield Check(name="torch", state="fail", what=f"{sys.executable} cannot import torch: {torch}", hint=hint)
         return
     what = f"torch {torch['version']}, CUDA {torch['cuda']}" if torch["cuda"] else f"torch {torch['version']} for CPUs"
-    if has_driver and not torch["usable"]:
+    if has_card and not torch["usable"]:
         needed = f"needs a driver for CUDA {torch['cuda']}" if torch["cuda"] else "is a build without CUDA"
         yield Check(
             name="torch",
@@ -73,12 +74,13 @@ def _gpu_and_torch(place: Path) -> Iterator[Check]:
     yield Check(name="torch", state="ok", what=what + (", the GPU works" if torch["usable"] else ""))
 
 
-def _gpu(has_driver: bool, driver: str | None, names: list[str]) -> Check:
-    if names:
-        return Check(name="gpu", state="ok", what=f"{', '.join(names)} (driver {driver})")
-    if has_driver:
-        hint = "nvidia-smi says more; after a driver update, reboot"
-        return Check(name="gpu", state="fail", what="the NVIDIA driver is loaded and does not answer", hint=hint)
+def _gpu(found: Machine) -> Check:
+    if found.trouble:
+        hint = "nvidia-smi says more; after a driver update, reboot. Runs wait until it answers"
+        return Check(name="gpu", state="fail", what=found.trouble, hint=hint)
+    if found.has_gpu:
+        names = ", ".join(device.name for device in found.devices)
+        return Check(name="gpu", state="ok", what=f"{names} (driver {found.driver_version})")
     return Check(name="gpu", state="warn", what="no NVIDIA GPU; jobs run on the CPU, which suits small models only")
 
 

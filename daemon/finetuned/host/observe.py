@@ -144,7 +144,9 @@ def _parse(text: str, name: str) -> JobSpec | tuple[Problem, ...]:
         return error.problems
 
 
-def _draft(spec: JobSpec, found: Facts, machine: Machine) -> RunPlan | tuple[Problem, ...]:
+def _draft(spec: JobSpec, found: Facts, machine: Machine) -> RunPlan | tuple[Problem, ...] | None:
+    if not machine.devices:
+        return None
     try:
         return make_plan(spec, found, machine)
     except CannotRun as error:

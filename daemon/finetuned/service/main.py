@@ -52,7 +52,7 @@ def run(spool: Spool, settings: Settings) -> None:
     arrivals = Arrivals(spool, settings, doorbell.arrived_by_rename)
     world = DiskWorld(spool, settings, ChildLauncher(settings), arrivals)
     limits = Limits(patience_seconds=settings.network_retry_minutes * 60)
-    _log.info("finetuned %s works on %s with %s", __version__, spool.path, ", ".join(world.devices()))
+    _log.info("finetuned %s works on %s with %s", __version__, spool.path, ", ".join(world.devices()) or "no device")
     said_problem = None
     while not stopping:
         if doorbell.problem != said_problem:

@@ -41,7 +41,7 @@ class DiskWorld:
         self._spool, self._settings = spool, settings
         self._launcher, self._arrivals, self._clock = launcher, arrivals, clock
         self._observer = Observer(launcher, lambda: self._machine, clock)
-        self._machine: Machine = look_at(spool.path, settings.cpu_slots)
+        self._machine = self._look_at_machine()
         self._where: dict[str, JobDir] = {}
         self._resumed: set[str] = set()
         self._last_said: dict[str, str] = {}
@@ -65,7 +65,7 @@ class DiskWorld:
             self._next_full_look = self._clock() + _FULL_LOOK_SECONDS
             self._warned.clear()
             with contextlib.suppress(OSError):  # The spool is away, which `receive` says.
-                self._machine = look_at(self._spool.path, self._settings.cpu_slots)
+                self._machine = self._look_at_machine()
             self._observer.look_at_all_again(set(self._where))
             self._last_said = {job: said for job, said in self._last_said.items() if job in self._where}
         return sorted(self._where)
@@ -73,6 +73,12 @@ class DiskWorld:
     def facts(self, job: str) -> JobFacts:
         with self._trouble(job):
             return self._observer.observe(self._where[job], job in self._resumed)
+
+    def _look_at_machine(self) -> Machine:
+        machine = look_at(self._spool.path, self._settings.cpu_slots)
+        if machine.trouble:
+            _log.error("%s; finetunectl doctor says more", machine.trouble)
+        return machine
 
     def devices(self) -> tuple[str, ...]:
         return tuple(device.id for device in self._machine.devices)

@@ -30,14 +30,13 @@ class Rows:
     """The rows of one Arrow IPC file (file or stream format); nothing is read before it is asked for."""
 
     def __init__(self, path: Path):
-        """Raises StageFailed (no retry) where the file is missing or not what prepare writes."""
+        """Raises StageFailed where the file is missing or not what prepare writes: it will be prepared again."""
         try:
             self._table = _map_table(path)
         except (OSError, pa.ArrowInvalid) as error:
             raise StageFailed(
                 f"prepared rows {path} cannot be read: {error}",
-                retry=False,
-                hint="drop the job again; its data will be prepared anew",
+                retry=True,
             ) from error
         if missing := [name for name in _COLUMNS if name not in self._table.column_names]:
             raise StageFailed(f"prepared rows {path} lack the columns {', '.join(missing)}", retry=False)
