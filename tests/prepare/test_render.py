@@ -215,3 +215,11 @@ def test_a_model_without_a_template_is_refused_with_an_offer(chatml: Any) -> Non
 def test_a_broken_template_is_refused_in_the_words_of_its_error(chatml: Any) -> None:
     with pytest.raises(StageFailed, match=r"cannot render one question and its answer: .*endfor"):
         choose_template(None, None, with_template(chatml, "{% for m in messages %}{{ m }}"))
+
+
+def test_a_template_that_loops_is_refused_instead_of_waited_for(chatml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("finetuned.prepare.template._RENDER_SECONDS", 0.2)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(StageFailed, match=r"still rendering one conversation after 0 s: does it loop\?") as refused:
+        choose_template(None, None, with_template(chatml, loop))
+    assert not refused.value.retry

@@ -1,5 +1,8 @@
 """Which chat template renders the rows, and which token ends a turn under it."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +31,10 @@ class Template:
     end_of_turn: Mark | None
     """None where the template ends turns with no token of its own."""
     notices: tuple[str, ...] = ()
+
+
+_RENDER_SECONDS = 60.0
+"""Rows take milliseconds; the largest that may be read, 64 MB, some seconds."""
 
 
 class Unrenderable(Exception):
@@ -67,17 +74,47 @@ def choose_template(asked: str | None, folder: Path | None, tokenizer: Any) -> T
 def render(
     tokenizer: Any, template: str, messages: Any, tools: Any = None, *, add_generation_prompt: bool = False
 ) -> str:
-    """The conversation as the (sandboxed) template spells it. Raises Unrenderable."""
+    """The conversation as the (sandboxed) template spells it.
+
+    Raises Unrenderable, and StageFailed (no retry) for a template that does not come to an end. Main thread only.
+    """
     try:
-        return tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tools=tools,
-            chat_template=template,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-        )
+        with _time_limit():
+            return tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=tools,
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+            )
+    except _TookTooLong as error:
+        raise StageFailed(
+            f"the chat template was still rendering one conversation after {_RENDER_SECONDS:.0f} s: does it loop?",
+            retry=False,
+            hint=_OFFER,
+        ) from error
     except Exception as error:  # A template is a stranger's program: it may raise anything.
         raise Unrenderable(f"{str(error).strip() or type(error).__name__}".splitlines()[0][:300]) from error
+
+
+class _TookTooLong(Exception):
+    pass
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    """Raises _TookTooLong in what is inside: the sandbox limits what a template may reach, not for how long it runs."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise _TookTooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, _RENDER_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def adds_bos(tokenizer: Any) -> bool:
