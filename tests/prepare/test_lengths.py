@@ -14,8 +14,8 @@ def an_example(tokens: int, targets: int | None = None, line: int = 1) -> Exampl
     return Example(f"data.jsonl:{line}", line, np.arange(tokens, dtype=np.int32), is_target)
 
 
-def a_gate(strategy: str = "drop", *, cuts_text: bool = False) -> LengthGate:
-    return LengthGate(10, strategy, cuts_text)  # type: ignore[arg-type]
+def a_gate(strategy: str = "drop", *, cuts_text: bool = False, positions: int = 512) -> LengthGate:
+    return LengthGate(10, strategy, cuts_text, positions)  # type: ignore[arg-type]
 
 
 def test_a_row_that_fits_is_let_through() -> None:
@@ -46,6 +46,22 @@ def test_more_than_one_percent_of_over_long_rows_is_a_persons_choice() -> None:
     )
     assert failure.value.hint.startswith("set max_seq_length (up to 40 keeps every row")
     assert not failure.value.retry
+
+
+@pytest.mark.parametrize(
+    ("positions", "advice"),
+    [
+        (40, "set max_seq_length (up to 40 keeps every row; more needs more memory), or"),
+        (39, "set max_seq_length (up to 39, the model's positions; more needs more memory), or"),
+        (10, "the model has 10 positions: shorten the rows, or"),
+    ],
+)
+def test_no_max_seq_length_is_advised_that_the_model_does_not_have(positions: int, advice: str) -> None:
+    gate = a_gate(positions=positions)
+    gate.admit(an_example(40))
+    with pytest.raises(StageFailed) as failure:
+        gate.close()
+    assert failure.value.hint == f"{advice} excess_length_strategy: truncate"
 
 
 def test_truncated_rows_keep_their_beginning_and_are_listed() -> None:

@@ -21,6 +21,8 @@ class LengthGate:
     strategy: Literal["drop", "truncate", "error"]
     cuts_text: bool
     """Pretraining: a long row becomes several examples instead of being over-long."""
+    positions: int
+    """The most that max_seq_length could be for this model."""
     notes: list[RowNote] = field(default_factory=list)
     over_long: int = 0
     _left_out: int = 0
@@ -96,10 +98,15 @@ class LengthGate:
         )
 
     def _advice(self) -> str:
-        return (
-            f"set max_seq_length (up to {max(self._lengths)} keeps every row; more needs more memory), "
-            "or excess_length_strategy: truncate"
+        longest = max(self._lengths)
+        if self.max_seq_length >= self.positions:
+            return f"the model has {self.positions} positions: shorten the rows, or excess_length_strategy: truncate"
+        enough = (
+            f"up to {longest} keeps every row"
+            if longest <= self.positions
+            else f"up to {self.positions}, the model's positions"
         )
+        return f"set max_seq_length ({enough}; more needs more memory), or excess_length_strategy: truncate"
 
 
 def percentile(lengths: "array[int]", percent: int) -> int:

@@ -64,6 +64,7 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
         chat_template=template.text if template else None,
         stop_token_ids=stop_token_ids(model.path, config, tokenizer, end_of_turn),
         vocab_size=facts_of_model.vocab_size,
+        positions=facts_of_model.max_position_embeddings,
         tokenizer_files=model.small_files,
     )
     renderer = Renderer(tokenizer, template, train_on_inputs=spec.train_on_inputs)

@@ -52,6 +52,8 @@ class Recipe:
     chat_template: str | None
     stop_token_ids: tuple[int, ...]
     vocab_size: int
+    positions: int
+    """The most tokens that the model can place."""
     tokenizer_files: tuple[ModelFile, ...]
     """Every small file of the model: what transformers may look at when it encodes."""
 
@@ -127,7 +129,9 @@ class _Tally:
 
 
 def _build(recipe: Recipe, renderer: Renderer, into: Path, run: StageRun) -> DataFacts:
-    gate = LengthGate(recipe.max_seq_length, recipe.excess_length_strategy, recipe.method == "pretrain")
+    gate = LengthGate(
+        recipe.max_seq_length, recipe.excess_length_strategy, recipe.method == "pretrain", recipe.positions
+    )
     total = sum(file.lines for file in (*recipe.train, *recipe.held_out))
     progress = Progress(run, "reading", "rows", total)
     bench = _Bench(recipe, renderer, gate, progress)
