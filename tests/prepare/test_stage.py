@@ -62,6 +62,15 @@ def test_generation_stops_on_the_models_ends_and_on_the_templates(tmp_path: Path
     assert data.stop_token_ids == tuple(sorted({1, 7, llama3.convert_tokens_to_ids("<|eot_id|>")}))
 
 
+@pytest.mark.parametrize("odd", ['{"eos_token_id": "</s>"}', '{"eos_token_id": [[7], null]}', "[]", "{"])
+def test_generation_settings_that_make_no_sense_are_left_alone(tmp_path: Path, llama3: Any, odd: str) -> None:
+    model = a_model_folder(tmp_path / "model", llama3, eos_token_id=[1])
+    (model / "generation_config.json").write_text(odd)
+    stage = InProcess(tmp_path, model)
+    data = stage.prepare(stage.spec(a_chat("a", "b"))).data
+    assert data.stop_token_ids == tuple(sorted({1, llama3.convert_tokens_to_ids("<|eot_id|>")}))
+
+
 def test_all_malformed_rows_are_told_at_once_up_to_twenty(stage: InProcess) -> None:
     spec = stage.spec(a_chat("a", "b"), *({"messages": i} for i in range(25)))
     with pytest.raises(StageFailed, match="25 rows of the data cannot be used") as failure:

@@ -82,7 +82,8 @@ def stop_token_ids(folder: Path, config: Any, tokenizer: Any, end_of_turn: int |
 
 
 def _ids(value: Any) -> set[int]:
-    return set(value) if isinstance(value, list) else {value} - {None}
+    """Nothing of what is no token id: generation_config.json is a stranger's file."""
+    return {each for each in (value if isinstance(value, list) else [value]) if isinstance(each, int)}
 
 
 def _read_header(path: Path) -> list[_Tensor]:
