@@ -1,5 +1,6 @@
 """What every verb promises: exit codes, streams, suggestions, no traceback, no torch, a quick start."""
 
+import errno
 import os
 import shlex
 import subprocess
@@ -59,6 +60,17 @@ def test_a_spool_that_is_not_there_is_said_in_a_sentence(tmp_path, bench):
     assert answer.code == 5
     assert answer.err.startswith("finetunectl: there is no spool at")
     assert "hint:" in answer.err
+
+
+def test_a_spool_that_is_closed_to_a_person_is_answered_with_what_opens_it(bench, monkeypatch):
+    def closed(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "access", lambda *_args, **_more: False)
+    monkeypatch.setattr(Path, "is_dir", closed)
+    answer = bench.ctl("list")
+    assert answer.code == 5
+    assert answer.err.startswith(f"finetunectl: {bench.spool.path}/incoming: Permission denied\n  hint: ")
 
 
 def test_the_spool_may_be_named_behind_the_verb_too(bench):

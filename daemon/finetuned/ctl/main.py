@@ -114,6 +114,7 @@ def finetunectl(
         Path | None,
         typer.Option(
             metavar="PATH",
+            readable=False,  # Looked at where it is used, which knows what to do about it.
             help="The spool directory; else FINETUNED_SPOOL, /var/spool/finetuned, ~/.local/state/finetuned.",
         ),
     ] = None,
