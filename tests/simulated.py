@@ -140,6 +140,9 @@ class SimulatedWorld:
     def devices(self) -> tuple[str, ...]:
         return self._devices
 
+    def prepare_slots(self) -> int:
+        return 2
+
     def holds_devices(self, job: str) -> bool:
         return self.jobs_on_disk[job].phase is Phase.ACTIVE
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from finetuned.core.job import Phase, Wish
+from finetuned.core.job import Phase, Stage, Wish
 from finetuned.core.lifecycle import SpecState
 from finetuned.core.retry import Limits
 from finetuned.service.turn import turn
@@ -106,6 +106,23 @@ def test_kills_reboots_and_crashes_of_the_daemon_never_fail_a_job(block):
     for seed in range(10_000 + block * 150, 10_000 + (block + 1) * 150):
         world = live_through(seed, faults)
         assert not [j.id for j in world.jobs_on_disk.values() if j.phase is Phase.FAILED and not j.is_bad]
+
+
+def test_of_many_jobs_dropped_at_once_some_are_prepared_at_a_time_oldest_first():
+    world = SimulatedWorld(random.Random(1), Faults())
+    drop(world, random.Random(1), 9)
+    for job in world.dropped:
+        job.is_bad = False
+    begun: list[str] = []
+    most = 0
+    for _ in range(100):
+        try_turn(world)
+        preparing = [process.job for process in world.processes if process.launch.stage is Stage.PREPARE]
+        most = max(most, len(preparing))
+        begun += [job for job in preparing if job not in begun]
+        world.tick()
+    assert most == world.prepare_slots()
+    assert begun == [f"job-{number}" for number in range(9)]
 
 
 def test_a_crash_at_each_write_of_an_undisturbed_life_changes_nothing():

@@ -18,6 +18,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpu_slots: int = Field(1, ge=1, description="Runs at once on a machine without a GPU.")
+    prepare_slots: int = Field(4, ge=1, description="Jobs prepared at once; each takes about half a GB of memory.")
     cpu_threads: int | None = Field(None, ge=1, description="Threads of a run on the CPU; all cores when absent.")
     turn_seconds: float = Field(2.0, gt=0, description="Pause between two turns when nothing rings the doorbell.")
     file_settle_seconds: float = Field(2.0, ge=0, description="A dropped file must look the same for this long.")

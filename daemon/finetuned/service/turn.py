@@ -11,6 +11,7 @@ from finetuned.core import queue
 from finetuned.core.job import Launch, Phase, Result, Stage, Wish
 from finetuned.core.lifecycle import (
     Action,
+    Alive,
     Conclude,
     CopySpec,
     DropWish,
@@ -54,6 +55,9 @@ class World(Protocol):
     def devices(self) -> tuple[str, ...]:
         """Ids of all devices that runs can take."""
 
+    def prepare_slots(self) -> int:
+        """How many jobs may be prepared at once."""
+
     def holds_devices(self, job: str) -> bool:
         """Whether an unreadable job may be using a device: it stands in active/ and something of it may live."""
 
@@ -91,6 +95,8 @@ def turn(world: World, limits: Limits) -> None:
     world.receive()
     ready: list[Ready] = []
     active: list[JobFacts] = []
+    unprepared: list[Ready] = []
+    preparing = 0
     all_taken = False
     for job in list(world.jobs()):
         try:
@@ -105,18 +111,22 @@ def turn(world: World, limits: Limits) -> None:
             continue
         if isinstance(action, Ready):
             ready.append(action)
+        if isinstance(action, LaunchPrepare):
+            unprepared.append(Ready(job, facts.priority))
+        preparing += facts.prepare.alive is not Alive.NO
         if facts.phase is Phase.ACTIVE:
             active.append(facts)
+    _start_preparing(world, unprepared, world.prepare_slots() - preparing)
     if not all_taken:
         _start_runs(world, ready, taken_devices(active))
 
 
 def _advance(world: World, job: str, limits: Limits) -> tuple[JobFacts, Action]:
-    """Act until there is nothing more to do now; the last facts and the decision to wait (or be ready)."""
+    """Act until there is nothing more to do for this job alone; the last facts, and the decision that remains."""
     for _ in range(_ACTIONS_A_TURN):
         facts = world.facts(job)
         action = decide(facts, limits)
-        if isinstance(action, Wait | Ready):
+        if isinstance(action, Wait | Ready | LaunchPrepare):
             return facts, action
         _carry_out(world, facts, action)
         if isinstance(action, Stop):
@@ -133,8 +143,6 @@ def _carry_out(world: World, facts: JobFacts, action: Action) -> None:
             world.write_plan(job, plan)
             steps, size = plan.schedule.total_steps, plan.batches.global_batch_size
             world.say(job, f"planned {steps} steps of {size} examples")
-        case LaunchPrepare():
-            _start(world, job, world.write_launch(job, Stage.PREPARE, ()))
         case Stop(stage=stage, why=why):
             world.say(job, f"stopping {stage}: {why}")
             world.stop(job, stage)
@@ -150,7 +158,7 @@ def _carry_out(world: World, facts: JobFacts, action: Action) -> None:
             world.drop_wish(job, wish)
         case ForgetResume(answer=answer):
             world.forget_resume(job, answer)
-        case Wait() | Ready():
+        case Wait() | Ready() | LaunchPrepare():
             pass
         case _:
             assert_never(action)
@@ -166,6 +174,15 @@ def _result(facts: JobFacts, action: Conclude, now: datetime) -> Result:
         last_launch=facts.last_launch,
         ended=now,
     )
+
+
+def _start_preparing(world: World, unprepared: list[Ready], free_slots: int) -> None:
+    """Some at a time: a hundred jobs dropped at once must not take the memory from under one another."""
+    for job in [each.job for each in queue.in_order(unprepared)][: max(0, free_slots)]:
+        try:
+            _start(world, job, world.write_launch(job, Stage.PREPARE, ()))
+        except JobTrouble as trouble:
+            world.say(job, str(trouble))
 
 
 def _start_runs(world: World, ready: list[Ready], taken: frozenset[str]) -> None:

@@ -83,6 +83,9 @@ class DiskWorld:
     def devices(self) -> tuple[str, ...]:
         return tuple(device.id for device in self._machine.devices)
 
+    def prepare_slots(self) -> int:
+        return self._settings.prepare_slots
+
     def holds_devices(self, job: str) -> bool:
         where = self._where[job]
         return where.phase is Phase.ACTIVE and self._launcher.observe(where, Stage.TRAIN) is not Observation.GONE
