@@ -1,5 +1,6 @@
 """Loading the base model and making part of it trainable."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from finetuned.core.plan import LoraTuning
 from finetuned.core.problems import StageFailed
 from finetuned.train.batches import lay_out
 from finetuned.train.fit import build_model
+from finetuned.train.main import read_plan
 from finetuned.train.methods.causal import sum_of_losses
 from finetuned.train.model.load import choose_device, load_base
 from finetuned.train.model.tuned import TunedModel
@@ -95,6 +97,17 @@ def test_named_target_modules_get_the_adapters(spool: Path, llama: Path):
     assert len(model.trainable) == 2 * 2 * 2
 
 
+def test_a_config_of_another_size_than_the_weights_is_told_by_name_and_shapes(spool: Path, tmp_path: Path, llama: Path):
+    other = tmp_path / "other"
+    shutil.copytree(llama, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]}))
+    with pytest.raises(StageFailed, match=r"6 weights .* among them model\.layers\.0\.mlp\.down_proj") as refusal:
+        built(spool, other)
+    assert "[64, 128] is stored, [64, 256] expected" in str(refusal.value)
+    assert not refusal.value.retry
+
+
 def test_a_model_that_lacks_weights_is_refused(spool: Path, tmp_path: Path, llama: Path):
     folder = shutil.copytree(llama, tmp_path / "lacking")
     weights = load_file(folder / "model.safetensors")
@@ -119,3 +132,11 @@ def test_a_gpu_that_torch_cannot_use_is_a_refusal_that_names_driver_and_torch(sp
         choose_device(a_plan(llama, spool, device="cuda"), spool)
     assert "device: cpu" in refusal.value.hint
     assert not refusal.value.retry
+
+
+def test_a_plan_that_cannot_be_read_fails_at_once_and_says_what_to_do(spool: Path, llama: Path):
+    job = a_job(spool, a_plan(llama, spool))
+    job.plan_file.write_text("{")
+    with pytest.raises(StageFailed, match=r"plan\.json is not a readable") as refusal:
+        read_plan(open_attempt(job))
+    assert (refusal.value.retry, refusal.value.hint) == (False, f"finetunectl resubmit {job.job}")

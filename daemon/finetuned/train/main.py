@@ -6,6 +6,7 @@ from finetuned.core.events import Ending, Finished
 from finetuned.core.job import Stage
 from finetuned.core.plan import RunPlan
 from finetuned.core.problems import StageFailed
+from finetuned.host.jobdir import Unreadable
 from finetuned.host.stage import StageRun, now, run_stage
 
 _ENVIRONMENT = {
@@ -43,9 +44,13 @@ def train(run: StageRun) -> Ending:
 
 
 def read_plan(run: StageRun) -> RunPlan:
-    plan = run.job.read_plan()
+    resubmit = f"finetunectl resubmit {run.job.job}"
+    try:
+        plan = run.job.read_plan()
+    except Unreadable as error:
+        raise StageFailed(str(error), retry=False, hint=resubmit) from error
     if plan is None:
-        raise StageFailed(f"{run.job.plan_file} is missing", retry=False, hint=f"finetunectl resubmit {run.job.job}")
+        raise StageFailed(f"{run.job.plan_file} is missing", retry=False, hint=resubmit)
     if plan.schedule.total_steps < 1:
         raise StageFailed(
             f"the plan has {plan.schedule.total_steps} steps; there is nothing to train",

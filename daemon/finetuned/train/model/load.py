@@ -28,8 +28,8 @@ def choose_device(plan: RunPlan, spool: Path) -> torch.device:
 def load_base(plan: RunPlan) -> Any:
     """The base model on the CPU, in bf16 where it stays frozen in a bf16 run, else in fp32.
 
-    Raises StageFailed (no retry) where the folder does not hold every weight of its architecture: what is missing
-    would silently be random.
+    Raises StageFailed (no retry) where the folder does not hold every weight of its architecture in its shape: what is
+    missing would silently be random.
     """
     is_frozen = not isinstance(plan.tuning, FullTuning)
     dtype = torch.bfloat16 if is_frozen and plan.precision == "bf16" else torch.float32
@@ -41,6 +41,7 @@ def load_base(plan: RunPlan) -> Any:
             use_safetensors=True,
             attn_implementation="sdpa",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # Told below by name; transformers 5.24 says only "look at the above report".
         )
     except (ValueError, SafetensorError) as error:
         raise StageFailed(
@@ -54,6 +55,14 @@ def load_base(plan: RunPlan) -> Any:
             f"among them {', '.join(missing[:3])}",
             retry=False,
             hint="copy the model again; compare its folder with model.safetensors.index.json",
+        )
+    if odd := sorted(found["mismatched_keys"]):
+        name, stored, expected = odd[0]
+        raise StageFailed(
+            f"{len(odd)} weights in {plan.model.path} have other shapes than its config.json says, among them {name}: "
+            f"{list(stored)} is stored, {list(expected)} expected",
+            retry=False,
+            hint="copy config.json and the weights again, from the same place",
         )
     return model
 
