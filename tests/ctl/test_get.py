@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from finetuned.core.job import Phase
 from finetuned.ctl import get
 
@@ -39,6 +41,18 @@ def test_nothing_is_overwritten_unless_forced(bench):
     assert bench.ctl("get", "tone", str(dest), "--force").code == 0
     assert sorted(os.listdir(dest)) == ["README.md", "adapter"]
     assert os.listdir(bench.folder) == ["mine"]
+
+
+@pytest.mark.parametrize("dest", [".", "~", "/"])
+def test_no_force_replaces_where_somebody_lives(bench, dest, monkeypatch):
+    bench.artifacts(bench.job(Phase.DONE))
+    (bench.folder / "precious").touch()
+    monkeypatch.chdir(bench.folder)
+    monkeypatch.setenv("HOME", str(bench.folder))
+    answer = bench.ctl("get", "tone", os.path.expanduser(dest), "--force")
+    assert answer.code == 6
+    assert answer.err.endswith("hint: name a new folder\n")
+    assert os.listdir(bench.folder) == ["precious"]
 
 
 def test_an_empty_folder_is_filled(bench):

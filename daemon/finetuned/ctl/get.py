@@ -40,6 +40,8 @@ def get(
     target = Path(os.path.abspath(dest))
     if _is_taken(target) and not force:
         raise Sorry(ExitCode.REFUSED, f"{dest} exists already", "name a new folder, or replace it with --force")
+    if _is_taken(target):
+        _require_nobodys_home(target, found.spool)
     if not target.parent.is_dir():
         raise Sorry(ExitCode.REFUSED, f"{target.parent} is not a folder", f"mkdir -p {target.parent}")
     fetched = _copy(found, target)
@@ -55,6 +57,14 @@ def _require_artifacts(job: JobDir) -> None:
         raise Sorry(ExitCode.BAD_NEWS, f"{job.job} is {job.phase} and has no artifacts", hint)
     hint = f"finetunectl status {job.job} shows how far it is"
     raise Sorry(ExitCode.BAD_NEWS, f"{job.job} ({job.phase}) has no artifacts yet", hint)
+
+
+def _require_nobodys_home(target: Path, spool: Path) -> None:
+    """--force deletes what stands there: with "." or ~ that would be far more than anybody means."""
+    for precious in (Path.home(), Path.cwd(), spool):
+        if precious.is_relative_to(target):
+            what = f"{target} holds {precious}" if precious != target else f"{target} is no place for this"
+            raise Sorry(ExitCode.REFUSED, what, "name a new folder")
 
 
 def _is_taken(target: Path) -> bool:
