@@ -174,6 +174,13 @@ def an_attempt_that_failed(seconds_ago: float, launch: int = 1, error: str = "th
     return [started, FailedRetry(time=time, error=error, cause="network")]
 
 
+def test_a_stage_that_was_asked_for_a_moment_ago_is_no_trouble(bench):
+    bench.run_daemon()
+    job = bench.job()
+    bench.launch(job, 1, Stage.PREPARE, asked=datetime.now(UTC))
+    assert bench.ctl("status", "tone", "--json").json["why"] == "preparing"
+
+
 def test_status_tells_what_a_pause_is_for_and_about_how_long_it_lasts(bench):
     bench.run_daemon()
     again = [*an_attempt_that_failed(100, launch=1), *an_attempt_that_failed(20, launch=2)]

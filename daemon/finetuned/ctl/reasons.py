@@ -12,6 +12,9 @@ from finetuned.host.claim import job_file
 from finetuned.host.files import Untrustworthy, read_stranger
 from finetuned.host.jobdir import JobDir
 
+_START_SECONDS = 15.0
+"""The launcher gives up on a stage that has not shown itself after 10 s."""
+
 
 def what_is_next(sight: Sight) -> Action:
     """For a queued job that is planned or not yet prepared. What it names on this machine is not looked at."""
@@ -34,11 +37,18 @@ def what_is_next(sight: Sight) -> Action:
 def _stage_facts(sight: Sight, stage: Stage) -> StageFacts:
     past = sight.past[stage]
     heard = max((_last_heard(launch, facts) for launch, facts in past), default=None)
+    is_starting = stage is Stage.PREPARE and bool(past) and _may_be_starting(*past[-1])
     return StageFacts(
-        alive=Alive.YES if sight.is_alive(stage) else Alive.NO,
+        alive=Alive.YES if sight.is_alive(stage) or is_starting else Alive.NO,
         launches=tuple(facts for _, facts in past),
         dead_seconds=max(0.0, (datetime.now(UTC) - heard).total_seconds()) if heard else 0.0,
     )
+
+
+def _may_be_starting(launch: Launch, facts: LaunchFacts) -> bool:
+    """A stage that was asked for a moment ago holds no lock yet, and that is no trouble."""
+    age_seconds = (datetime.now(UTC) - launch.asked).total_seconds()
+    return facts.attempt is None and facts.exit is None and age_seconds < _START_SECONDS
 
 
 def _last_heard(launch: Launch, facts: LaunchFacts) -> datetime:
