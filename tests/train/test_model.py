@@ -11,11 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from finetuned.core.plan import LoraTuning
 from finetuned.core.problems import StageFailed
+from finetuned.host.store import hash_files
 from finetuned.train.batches import lay_out
 from finetuned.train.fit import build_model
 from finetuned.train.main import read_plan
 from finetuned.train.methods.causal import sum_of_losses
-from finetuned.train.model.load import choose_device, load_base
+from finetuned.train.model.load import choose_device, load_base, require_prepared_model
 from finetuned.train.model.tuned import TunedModel
 from finetuned.train.rows import Rows
 from training import a_job, a_plan, full_tuning, lora, open_attempt
@@ -140,3 +141,23 @@ def test_a_plan_that_cannot_be_read_fails_at_once_and_says_what_to_do(spool: Pat
     with pytest.raises(StageFailed, match=r"plan\.json is not a readable") as refusal:
         read_plan(open_attempt(job))
     assert (refusal.value.retry, refusal.value.hint) == (False, f"finetunectl resubmit {job.job}")
+
+
+def test_a_base_model_that_was_exchanged_after_prepare_is_refused_by_name(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"old weights")
+    files = tuple(hash_files(tmp_path, ["config.json", "model.safetensors"]))
+    model = a_plan(tmp_path, tmp_path).model.model_copy(update={"files": files})
+    prepared = tmp_path / "facts.json"
+    prepared.touch()
+    hashed_ns = prepared.stat().st_ctime_ns
+    require_prepared_model(model, hashed_ns)
+    weights.write_bytes(b"new weights")
+    with pytest.raises(StageFailed, match=r"model\.safetensors is not the file"):
+        require_prepared_model(model, hashed_ns)
+    weights.write_bytes(b"old weights")
+    require_prepared_model(model, hashed_ns)
+    weights.unlink()
+    with pytest.raises(StageFailed, match=r"model\.safetensors is not the file"):
+        require_prepared_model(model, hashed_ns)

@@ -18,7 +18,7 @@ from finetuned.train.engine.restore import restore_best, restore_newest
 from finetuned.train.engine.saver import Saver
 from finetuned.train.model.adapt import adapt
 from finetuned.train.model.isolation import is_isolated
-from finetuned.train.model.load import choose_device, load_base
+from finetuned.train.model.load import choose_device, load_base, require_prepared_model
 from finetuned.train.model.tuned import TunedModel
 from finetuned.train.rows import open_rows
 
@@ -59,6 +59,8 @@ def fit(run: StageRun, plan: RunPlan) -> Fitted:
 def build_model(run: StageRun, plan: RunPlan) -> TunedModel:
     """The base model with its trained part, the same for the same plan."""
     device = choose_device(plan, run.job.spool)
+    if plan.model.files:
+        require_prepared_model(plan.model, run.job.facts_file.stat().st_ctime_ns)
     base: Any = load_base(plan)
     seed_everything(plan.seed)
     return adapt(base, plan, device)

@@ -1,5 +1,6 @@
 """The device and the base model, from a folder of safetensors and nowhere else."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from finetuned.core.plan import FullTuning, RunPlan
+from finetuned.core.plan import FullTuning, ModelFacts, RunPlan
 from finetuned.core.problems import StageFailed
 from finetuned.host.machine import look_at
+from finetuned.host.store import hash_files
 
 
 def choose_device(plan: RunPlan, spool: Path) -> torch.device:
@@ -23,6 +25,29 @@ def choose_device(plan: RunPlan, spool: Path) -> torch.device:
             hint="install a newer driver or a torch built for this one (deploy/install), or set device: cpu",
         )
     return torch.device(plan.device)
+
+
+def require_prepared_model(model: ModelFacts, hashed_ns: int) -> None:
+    """Raise StageFailed (no retry) where a file of the base model is no longer the one that prepare hashed.
+
+    `hashed_ns`: when (ctime) the hashes were written. A file that was not touched since is not read again.
+    """
+    folder = Path(model.path)
+    for expected in model.files:
+        try:
+            found = os.stat(folder / expected.path)
+            is_same = found.st_size == expected.size_bytes and (
+                found.st_ctime_ns < hashed_ns or hash_files(folder, [expected.path]) == [expected]
+            )
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise StageFailed(
+                f"{folder / expected.path} is not the file that this job was prepared with "
+                f"({expected.size_bytes:,} bytes, sha256 {expected.sha256[:12]}…)",
+                retry=False,
+                hint="put the model back and resume the job, or resubmit it to train on the model as it is now",
+            )
 
 
 def load_base(plan: RunPlan) -> Any:
