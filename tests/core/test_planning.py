@@ -82,7 +82,14 @@ def test_a_run_of_few_steps_is_noticed_with_numbers():
 
 @pytest.mark.parametrize(
     ("lines", "steps"),
-    [("", 7), ("warmup_ratio: 0.1", 21), ("warmup_steps: 5", 5), ("warmup_ratio: 0", 0), ("warmup_steps: 999", 201)],
+    [
+        ("", 6),
+        ("max_steps: 1", 0),
+        ("warmup_ratio: 0.1", 21),
+        ("warmup_steps: 5", 5),
+        ("warmup_ratio: 0", 0),
+        ("warmup_steps: 999", 201),
+    ],
 )
 def test_warm_up_is_3_percent_unless_asked(lines, steps):
     assert plan(lines).schedule.warmup_steps == steps

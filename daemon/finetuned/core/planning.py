@@ -181,10 +181,8 @@ def _lay_out(spec: JobSpec, facts: Facts, device: Device) -> tuple[Batches, int,
     total_steps = spec.max_steps or max(1, math.ceil(steps_per_epoch * epochs))
     notices: Sequence[str] = ()
     if total_steps < STEPS_WORTH_HAVING:
-        notices = (
-            f"{total_steps} steps are few to learn from ({rows} rows, {size} a batch); "
-            "more rows, more num_train_epochs or a smaller global_batch_size give more",
-        )
+        more = "a higher max_steps gives" if spec.max_steps else "more rows or more num_train_epochs give"
+        notices = (f"{total_steps} steps are few to learn from ({rows} rows, {size} a batch); {more} more",)
     train_tokens, eval_tokens = _micro_batch_tokens(spec, facts.model, device)
     batches = Batches(
         global_batch_size=size,
@@ -217,8 +215,10 @@ def _micro_batch_tokens(spec: JobSpec, model: ModelFacts, device: Device) -> tup
 def _warmup_steps(spec: JobSpec, total_steps: int) -> int:
     if spec.warmup_steps is not None:
         return min(spec.warmup_steps, total_steps)
-    ratio = DEFAULT_WARMUP_RATIO if spec.warmup_ratio is None else spec.warmup_ratio
-    return math.ceil(total_steps * ratio)
+    if spec.warmup_ratio is not None:
+        return math.ceil(total_steps * spec.warmup_ratio)
+    # Rounded down: the first step of a warm-up has a rate of 0, which a very short run cannot spare.
+    return int(total_steps * DEFAULT_WARMUP_RATIO)
 
 
 def _eval_steps(spec: JobSpec, data: DataFacts, batches: Batches, total_steps: int) -> int:

@@ -95,10 +95,10 @@ class JobSpec(_Asked):
     adam_epsilon: Annotated[float, Field(gt=0)] = Field(1e-8, description="AdamW's epsilon.")
     max_grad_norm: NotNegative = Field(1.0, description="Gradients are clipped to this norm; 0 switches it off.")
 
-    num_train_epochs: Annotated[float, Field(gt=0)] | None = Field(
+    num_train_epochs: Annotated[float, Field(gt=0, le=100_000)] | None = Field(
         None, description="Times the rows are gone through; auto: 3, unless max_steps is given."
     )
-    max_steps: Count | None = Field(
+    max_steps: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="Length of the run in optimizer steps, instead of num_train_epochs; auto: as that says."
     )
     global_batch_size: Count | None = Field(
