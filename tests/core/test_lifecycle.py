@@ -54,7 +54,9 @@ def test_a_job_file_that_changed_before_its_first_run_is_read_again():
 
 def test_a_spec_with_problems_fails_with_all_of_them():
     action = decide(a_queued_job(problems=(PROBLEM, PROBLEM)), LIMITS)
-    assert action == Conclude(Outcome.FAILED, "the job file: 2 problems", (PROBLEM, PROBLEM))
+    assert (action.outcome, action.reason) == (Outcome.FAILED, "the job file: 2 problems")
+    assert action.problems == (PROBLEM, PROBLEM)
+    assert "finetunectl check" in action.hint
 
 
 def test_a_drop_that_can_never_be_a_job_fails_with_its_refusal():
@@ -73,7 +75,7 @@ def test_preparing_is_waited_for():
 
 def test_a_prepared_job_that_cannot_be_planned_fails_with_the_reasons():
     action = decide(a_queued_job(is_planned=False, draft=(PROBLEM,)), LIMITS)
-    assert action == Conclude(Outcome.FAILED, "the plan: 1 problem", (PROBLEM,))
+    assert (action.outcome, action.reason) == (Outcome.FAILED, "the plan: line 1: is wrong")
 
 
 def test_a_prepared_job_waits_while_no_device_answers():

@@ -19,6 +19,9 @@ class Alive(StrEnum):
     UNKNOWN = "unknown"
 
 
+_MEND = "mend the job file and drop it again; finetunectl check tells its problems without dropping it"
+
+
 @dataclass(frozen=True)
 class LaunchFacts:
     """One launch since the job's last result: what was asked, what came of it."""
@@ -199,8 +202,8 @@ def _decide_queued(facts: JobFacts, limits: Limits) -> Action:
     if facts.spec is not SpecState.CURRENT:
         return Stop(Stage.PREPARE, "its job file changed") if preparing else CopySpec()
     if facts.problems:
-        reason = describe("the job file", facts.problems).splitlines()[0]
-        return Stop(Stage.PREPARE, reason) if preparing else Conclude(Outcome.FAILED, reason, facts.problems)
+        reason = _in_short("the job file", facts.problems)
+        return Stop(Stage.PREPARE, reason) if preparing else Conclude(Outcome.FAILED, reason, facts.problems, _MEND)
     if preparing:
         return Wait("preparing")
     if not facts.is_prepared:
@@ -210,13 +213,20 @@ def _decide_queued(facts: JobFacts, limits: Limits) -> Action:
     return _next_attempt(Stage.TRAIN, facts.train, limits, Ready(facts.job, facts.priority))
 
 
+def _in_short(source: str, problems: tuple[Problem, ...]) -> str:
+    """The one problem, or how many there are."""
+    if len(problems) == 1:
+        return f"{source}: {problems[0].place}: {problems[0].what}"
+    return describe(source, problems).splitlines()[0]
+
+
 def _plan(facts: JobFacts) -> Action:
     if isinstance(facts.draft, RunPlan):
         return WritePlan(facts.draft)
     if facts.draft is None:
         return Wait("no device of this machine answers; finetunectl doctor says more")
     problems = facts.draft
-    return Conclude(Outcome.FAILED, describe("the plan", problems).splitlines()[0], problems)
+    return Conclude(Outcome.FAILED, _in_short("the plan", problems), problems, _MEND)
 
 
 def _next_attempt(stage: Stage, stage_facts: StageFacts, limits: Limits, start: Action) -> Action:
