@@ -1,5 +1,6 @@
 """The training loop: steps, evaluations and saves, between which it can be stopped without losing anything."""
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from finetuned.train.engine.schedule import learning_rate_at
 from finetuned.train.methods.causal import sum_of_losses
 from finetuned.train.model.tuned import TunedModel
 from finetuned.train.rows import Rows
+
+_log = logging.getLogger(__name__)
 
 _ROWS_NAMED = 8
 
@@ -140,8 +143,12 @@ class Loop:
         return step % max(1, self._plan.cadence.logging_steps) == 0 or step == self._plan.schedule.total_steps
 
     def _log_last_step(self) -> None:
-        if self._unlogged is not None:
-            self._run.say(self._unlogged)
+        if (last := self._unlogged) is not None:
+            self._run.say(last)
+            _log.info(
+                "step %d of %d: loss %.4f, gradient norm %.3f, learning rate %.3g, %.2f s",
+                *(last.step, last.total_steps, last.loss, last.grad_norm, last.learning_rate, last.seconds),
+            )
             self._unlogged = None
 
     def _not_finite(self, loss: float, norm: float, rows: Sequence[int]) -> StageFailed:
@@ -174,6 +181,7 @@ class Loop:
                 seconds=time.monotonic() - began,
             )
         )
+        _log.info("step %d: evaluation loss %.4f over %d target tokens", step, loss, target_tokens)
         self._run.enter("training")
 
     def _save_if_due(self, saver: Saver) -> None:
