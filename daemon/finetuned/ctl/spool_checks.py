@@ -54,7 +54,7 @@ def _daemon(path: Path) -> Check:
         return Check(name="daemon", state="ok", what="running")
     if running is None:
         return Check(name="daemon", state="warn", what="you may not look whether it runs")
-    hint = "sudo systemctl start finetuned, or: finetuned run"
+    hint = f"finetuned run --spool {path}"
     return Check(name="daemon", state="fail", what="no daemon is running on this spool", hint=hint)
 
 
