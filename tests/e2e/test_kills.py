@@ -19,7 +19,6 @@ pytestmark = pytest.mark.slow
 
 SEED = 20261130
 ROUNDS = 25
-JOBS = 5
 # Few rows and many saves: a kill falls into loading, a step, a checkpoint's write, evaluation or export alike.
 SPEC = {"num_train_epochs": 6, "save_steps": 2, "val_set_size": 0.2, "eval_steps": 12}
 
@@ -29,18 +28,20 @@ def test_whatever_is_killed_every_job_ends_done_with_the_weights_of_an_undisturb
     daemon = a_daemon(cpu_slots=2)
     daemon.drop(a_spec(home, **SPEC), "undisturbed.yaml")
     expected = weights_of(daemon.wait_for("undisturbed", Phase.DONE))
-    for number in range(JOBS):
-        daemon.drop(a_spec(home, **SPEC), f"victim-{number}.yaml")
+    victims: list[str] = []
     kills = 0
-    while kills < ROUNDS and len(daemon.jobs(Phase.DONE)) <= JOBS:
-        time.sleep(rng.uniform(0, 10))
+    while kills < ROUNDS:
+        while len(daemon.jobs(Phase.QUEUED, Phase.ACTIVE)) < 2:
+            victims.append(f"victim-{len(victims):02d}")
+            daemon.drop(a_spec(home, **SPEC), f"{victims[-1]}.yaml")
+            until(lambda: any(victims[-1] in job.job for job in daemon.jobs()))
+        time.sleep(rng.uniform(0, 8))
         kills += kill_something(daemon, rng)
-    for number in range(JOBS):
-        job = daemon.wait_for(f"victim-{number}", Phase.DONE, 400)
+    for victim in victims:
+        job = daemon.wait_for(victim, Phase.DONE, 400)
         assert_steps_follow_each_other(job)
         assert weights_of(job) == expected
-    assert kills >= ROUNDS
-    assert len(daemon.jobs()) == JOBS + 1
+    assert len(daemon.jobs()) == len(victims) + 1
 
 
 def kill_something(daemon: Daemon, rng: random.Random) -> bool:
