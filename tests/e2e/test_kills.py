@@ -23,6 +23,7 @@ ROUNDS = 25
 SPEC = {"num_train_epochs": 6, "save_steps": 2, "val_set_size": 0.2, "eval_steps": 12}
 
 
+@pytest.mark.timeout(1500)  # A job that is killed five times before its first checkpoint pauses for minutes.
 def test_whatever_is_killed_every_job_ends_done_with_the_weights_of_an_undisturbed_run(a_daemon, home, tmp_path):
     rng = random.Random(SEED)
     daemon = a_daemon(cpu_slots=2)
@@ -38,7 +39,7 @@ def test_whatever_is_killed_every_job_ends_done_with_the_weights_of_an_undisturb
         time.sleep(rng.uniform(0, 8))
         kills += kill_something(daemon, rng)
     for victim in victims:
-        job = daemon.wait_for(victim, Phase.DONE, 400)
+        job = daemon.wait_for(victim, Phase.DONE, 1000)
         assert_steps_follow_each_other(job)
         assert weights_of(job) == expected
     assert len(daemon.jobs()) == len(victims) + 1
