@@ -196,3 +196,11 @@ def test_only_matrices_decay_and_not_embeddings(model_of: Callable[..., Path], s
     assert any("q_proj.weight" in name for name in decaying)
     assert not any("norm" in name or "bias" in name or "embed" in name for name in decaying)
     assert ("lm_head.weight" in decaying) == (family == "llama")
+
+
+def test_each_step_and_evaluation_is_a_line_of_the_log(model_of, spool, caplog):
+    caplog.set_level("INFO")
+    plan = a_plan(model_of("llama"), spool, total_steps=4)
+    fit(open_attempt(a_job(spool, plan)), plan)
+    for said in ("step 1 of 4: loss", "step 4 of 4: loss", "step 4: evaluation loss"):
+        assert said in caplog.text

@@ -13,7 +13,7 @@ from finetuned.core.plan import LoraTuning
 from finetuned.core.problems import StageFailed
 from finetuned.host.store import hash_files
 from finetuned.train.batches import lay_out
-from finetuned.train.fit import build_model
+from finetuned.train.fit import build_model, fit
 from finetuned.train.main import read_plan
 from finetuned.train.methods.causal import sum_of_losses
 from finetuned.train.model.load import choose_device, load_base, require_prepared_model
@@ -161,3 +161,15 @@ def test_a_base_model_that_was_exchanged_after_prepare_is_refused_by_name(tmp_pa
     weights.unlink()
     with pytest.raises(StageFailed, match=r"model\.safetensors is not the file"):
         require_prepared_model(model, hashed_ns)
+
+
+def test_training_does_not_begin_on_a_base_model_that_was_exchanged(model_of, spool: Path, tmp_path: Path):
+    folder = shutil.copytree(model_of("llama"), tmp_path / "model")
+    plan = a_plan(folder, spool, files=tuple(hash_files(folder, ["config.json", "model.safetensors"])))
+    job = a_job(spool, plan)
+    job.facts_file.touch()
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    with pytest.raises(StageFailed, match=r"model\.safetensors is not the file"):
+        fit(open_attempt(job), plan)
