@@ -22,7 +22,7 @@ def choose_device(plan: RunPlan, spool: Path) -> torch.device:
             f"torch cannot use this machine's NVIDIA GPU: its driver is {look_at(spool).driver_version or 'absent'}, "
             f"and torch {torch.__version__} {needed}",
             retry=False,
-            hint="install a newer driver or a torch built for this one (deploy/install), or set device: cpu",
+            hint="install a newer driver or a torch built for this one, or set device: cpu",
         )
     return torch.device(plan.device)
 
