@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import tiny
+from finetuned import __version__
 from finetuned.core.job import Phase, Stage
 from finetuned.host.jobdir import JobDir
 from finetuned.host.journal import read_events
@@ -57,7 +58,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
             )
-        until(lambda: f"finetuned 0.1.0 works on {self.spool.path}" in self.log.rsplit("\n--\n", 1)[-1])
+        until(lambda: f"finetuned {__version__} works on {self.spool.path}" in self.log.rsplit("\n--\n", 1)[-1])
         return self
 
     def kill(self) -> None:
