@@ -71,7 +71,7 @@ class DataSource(Record):
 
 
 class RowNote(Record):
-    """A row that was dropped or changed, and why."""
+    """A row that was dropped or cut, and why."""
 
     place: str
     """file:line"""
@@ -96,11 +96,34 @@ class DataFacts(Record):
     max_seq_length: int
     """Resolved: what was asked, or min(4096, the model's)."""
     over_long_rows: int = 0
+    dropped_rows: int = 0
+    """Too long under `drop`, or with nothing to learn; of them `rows_without_targets`."""
+    truncated_rows: int = 0
+    rows_without_targets: int = 0
+    duplicate_rows: int = 0
+    """Rows that say exactly what an earlier one said, trained on or not."""
+    weighted_out_rows: int = 0
+    """Left out because their set has a weight below 1."""
     dropped: tuple[RowNote, ...] = ()
+    """The first of the rows that were dropped or cut; touched.jsonl in the prepared folder lists all."""
     chat_template: str | None = None
     """The template text the rows were rendered with; written into the artifacts. None for plain text."""
     stop_token_ids: tuple[int, ...] = ()
     """What generation must stop on: the model's end-of-sequence ids and the template's end of turn."""
+
+
+class AdapterFacts(Record):
+    """What prepare found out about the adapter that training goes on from (`init_adapter`)."""
+
+    path: str
+    """Absolute folder that holds adapter_config.json and adapter_model.safetensors."""
+    files: tuple[ModelFile, ...]
+    r: int
+    alpha: int
+    target_modules: str | tuple[str, ...]
+    use_dora: bool = False
+    use_rslora: bool = False
+    modules_to_save: tuple[str, ...] = ()
 
 
 class Facts(Record):
@@ -109,28 +132,55 @@ class Facts(Record):
     format: Literal[1] = 1
     model: ModelFacts
     data: DataFacts
+    adapter: AdapterFacts | None = None
     notices: tuple[str, ...] = ()
 
 
+class Quantization(Record):
+    """How bitsandbytes holds the frozen base."""
+
+    kind: Literal["nf4", "fp4", "int8"]
+    double_quant: bool = False
+    """Of 4 bits: the constants are quantized, too."""
+
+
 class LoraTuning(Record):
+    """An adapter on a frozen base, which is held in 16 or 32 bits, or quantized (QLoRA)."""
+
     kind: Literal["lora"] = "lora"
     r: int
     alpha: int
     dropout: float
     target_modules: str | tuple[str, ...]
     """PEFT's meaning: "all-linear", a regular expression, or suffixes of module names."""
+    use_dora: bool = False
+    use_rslora: bool = False
+    init_lora_weights: Literal["default", "gaussian", "orthogonal", "pissa", "olora"] = "default"
+    modules_to_save: tuple[str, ...] = ()
+    quantization: Quantization | None = None
+    init_adapter: AdapterFacts | None = None
 
 
 class FullTuning(Record):
     kind: Literal["full"] = "full"
 
 
-Tuning = Annotated[LoraTuning | FullTuning, Field(discriminator="kind")]
+class FreezeTuning(Record):
+    """Weights in whose name one of the regular expressions is found are trained, the others stay."""
+
+    kind: Literal["freeze"] = "freeze"
+    unfrozen_parameters: tuple[str, ...]
+
+
+Tuning = Annotated[LoraTuning | FullTuning | FreezeTuning, Field(discriminator="kind")]
 
 
 class Optimizer(Record):
     """AdamW. Weight decay applies to matrices only, never to biases, norms or embeddings' one-dimensional weights."""
 
+    optim: Literal["adamw_torch", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = "adamw_torch"
+    loraplus_lr_ratio: float = 1.0
+    """Learning rate of an adapter's B matrices over that of everything else (LoRA+)."""
     learning_rate: float
     weight_decay: float
     adam_beta1: float
@@ -143,8 +193,10 @@ class Optimizer(Record):
 class Schedule(Record):
     """The learning rate at a step is a pure function of this and the step."""
 
-    lr_scheduler_type: Literal["linear", "cosine", "constant"]
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay"]
     warmup_steps: int
+    decay_steps: int = 0
+    """Of warmup_stable_decay: the last steps, in which the rate falls."""
     total_steps: int
 
 
@@ -181,6 +233,13 @@ class Selection(Record):
     early_stopping_threshold: float
 
 
+class Exports(Record):
+    """Forms of the result beside the trained weights themselves."""
+
+    merge: bool = False
+    gguf: Literal["none", "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"] = "none"
+
+
 class RunPlan(Record):
     """plan.json."""
 
@@ -194,6 +253,10 @@ class RunPlan(Record):
     batches: Batches
     cadence: Cadence
     selection: Selection
+    added_tokens: tuple[str, ...] = ()
+    added_special_tokens: tuple[str, ...] = ()
+    """New tokens get the ids after the tokenizer's own: first `added_tokens`, then these."""
+    exports: Exports = Exports()
     seed: int
     precision: Literal["bf16", "fp32"]
     """Of computation. A frozen base is stored in it; trained weights and optimizer states are fp32."""

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from finetuned.core.jobfile.findings import Findings, place
 from finetuned.core.jobfile.page import editor_schema, reference_page
 from finetuned.core.jobfile.reading import Form, read_record, values_of
-from finetuned.core.jobfile.rules import check_dataset, check_job, implied_values
+from finetuned.core.jobfile.rules import check_dataset, check_export, check_job, implied_values
 from finetuned.core.jobfile.text import UnreadableText, read_tree
-from finetuned.core.jobfile.words import DATASET_WORDS, JOB_WORDS
+from finetuned.core.jobfile.words import DATASET_WORDS, EXPORT_WORDS, JOB_WORDS
 from finetuned.core.problems import InvalidSpec, Problem
 
 Count = Annotated[int, Field(ge=1)]
@@ -28,11 +28,45 @@ class _Asked(BaseModel):
 
 
 class Dataset(_Asked):
-    """One file of rows."""
+    """One set of rows: a file, a folder of files, or several files by a pattern."""
 
-    path: str = Field(description="Absolute path of a JSONL file, or one inside the dropped folder.")
-    format: Literal["auto", "chat", "text"] = Field(
-        "auto", description="chat: rows with `messages`; text: rows with `text`; auto: seen from the first row."
+    path: str = Field(
+        description="A file, a folder or a pattern (`/data/*.jsonl`): absolute, or inside the dropped folder. JSONL, JSON, "
+        "CSV, TSV, Parquet, Arrow or plain text, also as .gz or .zst."
+    )
+    format: Literal["auto", "chat", "sharegpt", "alpaca", "prompt_completion", "text", "tokenized"] = Field(
+        "auto",
+        description="What a row holds. chat: `messages`; sharegpt: `conversations`; alpaca: `instruction`, `input`, "
+        "`output`; prompt_completion: `prompt`, `completion`; text: `text`; tokenized: `input_ids`, `labels`; "
+        "auto: seen from the first row.",
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Where the rows have other names: ours with theirs, such as {messages: dialogue}.",
+    )
+    split: str | None = Field(
+        None,
+        description="Of a folder of several splits the one to take (train, validation, test, …); of any set a part of "
+        "its rows: `train[:1000]`, `train[10%:]`; auto: train if there are several, and all rows.",
+    )
+    weight: Annotated[float, Field(gt=0, le=1000)] = Field(
+        1.0,
+        description="How often each row is seen in an epoch: 2 twice, 0.5 every other row, chosen by what it says. Rows "
+        "for evaluation are split off before.",
+    )
+
+
+class Export(_Asked):
+    """More forms of the result."""
+
+    merge: bool = Field(
+        False,
+        description="Also write artifacts/merged: the adapter merged into the 16-bit base, a model that stands alone.",
+    )
+    gguf: Literal["none", "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"] = Field(
+        "none",
+        description="Also write artifacts/gguf for llama.cpp, in this type, by the converter that the machine's settings "
+        "name; where that fails, the other artifacts stand.",
     )
 
 
@@ -44,9 +78,9 @@ class JobSpec(_Asked):
         "(`hub:org/name@revision` says so whatever the name looks like)."
     )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model; auto: the newest, pinned.")
-    datasets: tuple[Dataset, ...] = Field(min_length=1, description="Files to train on, one after the other.")
+    datasets: tuple[Dataset, ...] = Field(min_length=1, description="Sets of rows to train on, mixed.")
     eval_datasets: tuple[Dataset, ...] = Field(
-        (), description="Files to evaluate on; without them val_set_size splits rows off."
+        (), description="Sets of rows to evaluate on; without them val_set_size splits rows off."
     )
     val_set_size: NotNegative | None = Field(
         None,
@@ -57,8 +91,21 @@ class JobSpec(_Asked):
     method: Literal["sft", "pretrain"] = Field(
         "sft", description="The objective. sft: learn the assistant's turns; pretrain: learn plain text."
     )
-    finetuning_type: Literal["lora", "full"] = Field(
-        "lora", description="What is trained. lora: a small adapter; full: every weight."
+    finetuning_type: Literal["lora", "qlora", "full", "freeze"] = Field(
+        "lora",
+        description="What is trained. lora: a small adapter; qlora: one on a base that is held in 4 or 8 bits; full: "
+        "every weight; freeze: the weights that unfrozen_parameters names.",
+    )
+    load_in_4bit: bool | None = Field(
+        None, description="Hold the frozen base in 4 bits (finetuning_type: qlora); auto: for qlora, unless 8 bits."
+    )
+    load_in_8bit: bool | None = Field(None, description="Hold the frozen base in 8 bits (finetuning_type: qlora).")
+    bnb_4bit_quant_type: Literal["nf4", "fp4"] = Field("nf4", description="How 4 bits are spread.")
+    bnb_4bit_use_double_quant: bool = Field(True, description="Also quantize the constants of quantization.")
+    unfrozen_parameters: tuple[str, ...] = Field(
+        (),
+        description="For freeze: regular expressions; a weight is trained if one is found in its name, such as "
+        "`layers\\.(30|31)\\.` or `norm`.",
     )
     lora_r: Count = Field(16, description="Rank of the adapter.")
     lora_alpha: Count = Field(32, description="The adapter's output is scaled by lora_alpha / lora_r.")
@@ -67,23 +114,62 @@ class JobSpec(_Asked):
         "all-linear",
         description="Where adapters go: all-linear, a list of module names, or a regular expression over whole names.",
     )
+    use_dora: bool = Field(False, description="Weight-decomposed adapters (DoRA).")
+    use_rslora: bool = Field(False, description="Scale by lora_alpha / √lora_r (rank-stabilised LoRA).")
+    init_lora_weights: Literal["default", "gaussian", "orthogonal", "pissa", "olora"] = Field(
+        "default", description="How the adapter begins; PEFT's words. default: the tuned model begins as the base."
+    )
+    modules_to_save: tuple[str, ...] = Field(
+        (), description="Modules beside the adapter that are trained and saved whole, such as `lm_head`, `embed_tokens`."
+    )
+    init_adapter: str | None = Field(
+        None, description="A folder with an adapter to go on from: absolute, or inside the dropped folder."
+    )
 
     chat_template: str | None = Field(
-        None, description="chatml, llama3, or the path of a Jinja file; auto: the model's own."
+        None,
+        description="chatml, llama3, the path of a Jinja file, or the template itself; auto: the model's own.",
+    )
+    added_tokens: tuple[str, ...] = Field(
+        (), description="New tokens, each an id of its own; the embeddings grow and are trained and saved."
+    )
+    added_special_tokens: tuple[str, ...] = Field(
+        (), description="The same for marks that are not part of an answer's text, such as `<|tool|>`."
     )
     max_seq_length: Annotated[int, Field(ge=8)] | None = Field(
         None, description="Tokens of the longest row; auto: 4096, or what the model can if that is less."
     )
     excess_length_strategy: Literal["drop", "truncate", "error"] = Field(
-        "drop", description="What happens to a row longer than max_seq_length; more than 1 % dropped fails the job."
+        "drop", description="What happens to a row longer than max_seq_length."
+    )
+    max_dropped_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.01, description="More than this part of the rows dropped (too long, or nothing in them to learn) fails the job."
+    )
+    deduplicate: bool = Field(
+        False, description="Train on one of several rows that say exactly the same; they are counted in any case."
     )
     train_on_inputs: bool = Field(False, description="Also learn the prompts, not only the assistant's turns.")
+    roles_to_train: tuple[str, ...] = Field(
+        ("assistant",), description="Whose turns are learned: of assistant, user, system, tool and the like."
+    )
 
     learning_rate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None, description="Peak learning rate; auto: 2e-4 for lora, 1e-5 for full."
+        None, description="Peak learning rate; auto: 2e-4 for lora and qlora, 1e-5 for full and freeze."
     )
-    lr_scheduler_type: Literal["linear", "cosine", "constant"] = Field(
-        "cosine", description="How the learning rate goes on after the warm-up; linear and cosine end at 0."
+    loraplus_lr_ratio: Annotated[float, Field(ge=1)] | None = Field(
+        None, description="LoRA+: the adapter's B matrices learn this many times faster than the A matrices."
+    )
+    optim: Literal["adamw_torch", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = Field(
+        "adamw_torch",
+        description="AdamW, in fp32 or with 8-bit states; paged: its states move to host memory when the GPU's is full.",
+    )
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = Field(
+        "cosine",
+        description="How the learning rate goes on after the warm-up; all but constant end at 0. warmup_stable_decay "
+        "(WSD) stays at its peak until lr_decay_ratio of the run is left.",
+    )
+    lr_decay_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.1, description="For warmup_stable_decay: the last part of the run, in which the rate falls."
     )
     warmup_ratio: Fraction | None = Field(None, description="Part of the run that warms up; auto: 0.03.")
     warmup_steps: Annotated[int, Field(ge=0)] | None = Field(
@@ -139,6 +225,8 @@ class JobSpec(_Asked):
         42, description="Decides the order of rows, the adapter's first weights and dropout."
     )
 
+    export: Export = Field(default_factory=Export, description="More forms of the result.")
+
     priority: Annotated[int, Field(ge=-100, le=100)] = Field(
         0, description="Higher starts earlier; among equals the older job."
     )
@@ -155,7 +243,10 @@ class ParsedSpec:
 
 
 _DATASET = Form(Dataset, DATASET_WORDS, check_dataset)
-_JOB = Form(JobSpec, JOB_WORDS, check_job, inner={"datasets": _DATASET, "eval_datasets": _DATASET})
+_EXPORT = Form(Export, EXPORT_WORDS, check_export)
+_JOB = Form(
+    JobSpec, JOB_WORDS, check_job, inner={"datasets": _DATASET, "eval_datasets": _DATASET, "export": _EXPORT}
+)
 
 
 def parse_spec(text: str, source: str) -> ParsedSpec:

@@ -67,7 +67,9 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
         positions=facts_of_model.max_position_embeddings,
         tokenizer_files=model.small_files,
     )
-    renderer = Renderer(tokenizer, template, train_on_inputs=spec.train_on_inputs)
+    renderer = Renderer(
+        tokenizer, template, train_on_inputs=spec.train_on_inputs, roles_to_train=spec.roles_to_train
+    )
     data = obtain_rows(recipe, renderer, store, run)
 
     notices = (*notices, *_notices(template, data))

@@ -36,9 +36,9 @@ class DataFile:
 @dataclass(frozen=True)
 class Conversation:
     messages: tuple[Mapping[str, Any], ...]
-    """As written, without `weight`."""
-    learned: tuple[bool, ...]
-    """One a message: an assistant's turn whose weight is not 0."""
+    """In the form that chat templates expect, without `weight`; absent keys stay absent."""
+    counts: tuple[bool, ...]
+    """One a message: False where the row says `weight: 0`. Which roles are learned is not the row's to say."""
     tools: list[Any] | None = None
 
 
@@ -48,10 +48,29 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Completion:
+    """Plain text of which only the second part is learned."""
+
+    prompt: str
+    completion: str
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A row that was tokenized elsewhere; one bool a token: it is learned."""
+
+    input_ids: tuple[int, ...]
+    is_target: tuple[bool, ...]
+
+
+Content = Conversation | Text | Completion | Tokens
+
+
+@dataclass(frozen=True)
 class Row:
     place: str
     """file:line"""
-    content: Conversation | Text
+    content: Content
     digest: int
     """64 bits of the hash of the content: equal for rows that say the same, whatever else they carry."""
 
@@ -146,9 +165,9 @@ def _conversation(row: dict[str, Any]) -> Conversation:
         raise MalformedRow(f"tools: expected a list, got {_kind_of(tools)}")
     for index, message in enumerate(messages):
         _check_message(f"messages[{index}]", message)
-    learned = tuple(message["role"] == "assistant" and message.get("weight", 1) != 0 for message in messages)
+    counts = tuple(message.get("weight", 1) != 0 for message in messages)
     plain = tuple({key: value for key, value in message.items() if key != "weight"} for message in messages)
-    return Conversation(plain, learned, tools or None)
+    return Conversation(plain, counts, tools or None)
 
 
 def _check_message(place: str, message: Any) -> None:
@@ -173,7 +192,7 @@ def _check_message(place: str, message: Any) -> None:
 
 
 def _digest(content: Conversation | Text) -> int:
-    said = content.text if isinstance(content, Text) else [content.messages, content.learned, content.tools]
+    said = content.text if isinstance(content, Text) else [content.messages, content.counts, content.tools]
     canonical = json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return int.from_bytes(hashlib.sha256(canonical.encode()).digest()[:8], "big")
 

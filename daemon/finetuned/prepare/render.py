@@ -51,10 +51,18 @@ class Opening:
 class Renderer:
     """Renders, encodes and masks rows with one tokenizer and, for chats, one template."""
 
-    def __init__(self, tokenizer: Any, template: Template | None, *, train_on_inputs: bool = False):
+    def __init__(
+        self,
+        tokenizer: Any,
+        template: Template | None,
+        *,
+        train_on_inputs: bool = False,
+        roles_to_train: Sequence[str] = ("assistant",),
+    ):
         self.tokenizer = tokenizer
         self.template = template
         self._train_on_inputs = train_on_inputs
+        self._roles_to_train = frozenset(roles_to_train)
 
     def examples(self, rows: Sequence[Row]) -> list[Example | Problem]:
         """One Example a row, or the Problem of a row that the template cannot render."""
@@ -76,7 +84,7 @@ class Renderer:
         if isinstance(row.content, Text):
             return self._text_opening(row.content.text)
         chat = row.content
-        index = next((i for i, learned in enumerate(chat.learned) if learned), None)
+        index = next((i for i, learned in enumerate(self._learned(chat)) if learned), None)
         if index is None or not chat.messages[index].get("content"):
             return None
         before = chat.messages[:index]
@@ -112,7 +120,7 @@ class Renderer:
             return content.text, [(0, len(content.text))]
         assert self.template is not None, "chats are rendered with a template"
         text = render(self.tokenizer, self.template.text, content.messages, content.tools)
-        return text, _learned_spans(self.tokenizer, self.template, content, text)
+        return text, _learned_spans(self.tokenizer, self.template, content, self._learned(content), text)
 
     def _example(self, row: Row, text: str, spans: list[tuple[int, int]], encoding: Any) -> Example:
         ids = list(encoding.ids)
@@ -133,11 +141,16 @@ class Renderer:
 
     def _ends_unmarked(self, content: Conversation, text: str) -> bool:
         """The row ends in an answer that is learned and that no token ends."""
-        if not content.learned[-1]:
+        if not self._learned(content)[-1]:
             return False
         assert self.template is not None
         mark = self.template.end_of_turn
         return mark is None or not text.rstrip().endswith(mark.text)
+
+    def _learned(self, chat: Conversation) -> tuple[bool, ...]:
+        """One a message: its turn is learned."""
+        turns = zip(chat.messages, chat.counts, strict=True)
+        return tuple(counts and message["role"] in self._roles_to_train for message, counts in turns)
 
     def _stop_id(self) -> int:
         assert self.template is not None
@@ -160,10 +173,12 @@ def cut(example: Example, max_tokens: int) -> list[Example]:
     return parts
 
 
-def _learned_spans(tokenizer: Any, template: Template, chat: Conversation, text: str) -> list[tuple[int, int]]:
+def _learned_spans(
+    tokenizer: Any, template: Template, chat: Conversation, learned: Sequence[bool], text: str
+) -> list[tuple[int, int]]:
     """Character spans [start, end) of `text` for each learned turn, in order, end-of-turn mark included."""
     spans: list[tuple[int, int]] = []
-    for index, is_learned in enumerate(chat.learned):
+    for index, is_learned in enumerate(learned):
         if is_learned:
             earliest = spans[-1][1] if spans else 0
             spans.append(_turn_span(tokenizer, template, chat, text, index, earliest))

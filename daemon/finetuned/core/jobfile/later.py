@@ -27,40 +27,36 @@ def _decided_here(names: str, why: str) -> dict[str, NotYet]:
     return {name: NotYet(why, "leave it out", ANYTHING) for name in names.split()}
 
 
-_LORA_16_BIT = "write finetuning_type: lora, which trains an adapter on the 16-bit model"
+_LORA = "write finetuning_type: lora"
 _CHAT_ROWS = (
     'write rows such as {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
 )
 
 JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
     **_later(
-        "load_in_4bit load_in_8bit use_qlora qlora quantization_bit quant_bits quant_method bnb_4bit_quant_type "
-        "bnb_4bit_compute_dtype bnb_4bit_use_double_quant double_quantization quantization_method "
-        "quantization_type bnb_config_kwargs",
-        "training on a 4-bit or 8-bit base",
-        _LORA_16_BIT,
-        "false none no bf16 bfloat16",
+        "quantization_bit quant_bits quantization_type",
+        "quantization by a number of bits",
+        "write load_in_4bit: true, or load_in_8bit: true",
+        "none no",
     ),
-    **_later(
-        "use_dora peft_use_dora use_rslora peft_use_rslora pissa_init use_badam use_galore use_apollo use_llama_pro",
-        "this kind of tuning",
-        _LORA_16_BIT,
-        "false",
+    **_later("quant_method quantization_method", "any quantization but bitsandbytes'", "leave it out", "bnb bitsandbytes"),
+    **_later("bnb_config_kwargs qlora", "this setting", "write finetuning_type: qlora, and bnb_4bit_* by their names"),
+    **_decided_here(
+        "bnb_4bit_compute_dtype bnb_4bit_quant_storage llm_int8_threshold llm_int8_skip_modules "
+        "resize_token_embeddings resize_vocab resize_token_embeddings_to_32x",
+        "is not needed: it follows from the rest",
     ),
-    **_later("loraplus_lr_ratio lorap_lr_ratio", "LoRA+", "leave it out", "1 1.0"),
-    **_later("init_lora_weights lora_init", "another start of the adapter", "leave it out", "true default"),
+    **_later("use_badam use_galore use_apollo use_llama_pro", "this kind of tuning", _LORA, "false"),
     **_later("lora_bias bias", "training biases with the adapter", "leave it out", "none false"),
     **_later(
-        "modules_to_save lora_modules_to_save additional_target",
-        "training whole modules beside the adapter",
-        "leave it out; finetuning_type: full trains every module",
-        "none",
+        "freeze_trainable_layers freeze_trainable_modules freeze_layers freeze_extra_modules spectrum_top_fraction",
+        "choosing layers by number",
+        "write finetuning_type: freeze and unfrozen_parameters: [layers\\.(30|31)\\.]",
     ),
     **_later(
-        "freeze_trainable_layers freeze_trainable_modules freeze_layers unfrozen_parameters layers_to_transform "
-        "peft_layers_to_transform spectrum_top_fraction lora_layers",
-        "training some layers only",
-        "leave it out, or write finetuning_type: lora",
+        "layers_to_transform peft_layers_to_transform lora_layers peft_layers_pattern",
+        "adapters in some layers only",
+        "write a regular expression: lora_target_modules: .*layers\\.(30|31)\\..*_proj",
     ),
     **_later(
         "reward_model beta simpo_gamma pref_beta pref_loss dpo_beta num_generations reward_funcs ref_model",
@@ -96,12 +92,6 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
     ),
     **_later("do_train", "a job that does not train", "leave it out", "true"),
     **_later("do_predict", "predictions after training", "samples.md shows answers of each job", "false"),
-    **_later(
-        "optim optimizer",
-        "any optimizer but AdamW",
-        "leave it out for AdamW",
-        "adamw adamw_torch adamw_torch_fused adamw_hf adam_w auto",
-    ),
     **_later("optim_args lr_scheduler_kwargs cosine_min_lr_ratio embedding_lr", "this setting", "leave it out"),
     **_later(
         "learning_rate_multiplier",
@@ -137,14 +127,12 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
     **_later("activation_offloading", "keeping activations in host memory", "leave it out", "false"),
     **_later("mask_history", "learning the last answer only", "leave it out", "false"),
     **_later("loss_scale", "weighting parts of an answer", "leave it out", "default"),
-    **_later(
-        "roles_to_train",
-        "learning other roles than the assistant's",
-        "leave it out, or write train_on_inputs: true to learn everything",
-        "assistant",
-    ),
     **_later("train_on_eos train_on_eot eot_tokens", "choosing which ends are learned", "leave it out", "turn"),
-    **_later("special_tokens tokens added_tokens resize_token_embeddings", "new tokens", "leave it out"),
+    **_later(
+        "special_tokens",
+        "other special tokens than the tokenizer's",
+        "write added_special_tokens: [<|mark|>] for new ones",
+    ),
     **_later("tokenizer tokenizer_name tokenizer_config", "another tokenizer", "it is read from base_model"),
     **_later(
         "streaming buffer_size",
@@ -183,11 +171,6 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
         "auto true false never",
     ),
     **_later(
-        "lora_model_dir adapter_name_or_path adapters",
-        "starting from an adapter of one's own",
-        "leave it out; to go on from a tuned model, name its merged folder as base_model",
-    ),
-    **_later(
         "deepspeed fsdp fsdp_* tensor_parallel_size context_parallel_size sequence_parallel_size num_gpus world_size",
         "one run on several GPUs",
         "leave it out: a run takes one GPU",
@@ -196,12 +179,9 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
     **_later("deadline max_runtime not_before", "times in a job file", "write max_steps to bound a run"),
     **_later("depends_on", "waiting for another job", "drop the second job when the first is in done/"),
     **_later("notify webhook", "messages about a job", "finetunectl submit --wait tells when it ended"),
-    **_later(
-        "export merge merge_lora gguf quantize",
-        "other forms of the result",
-        "leave it out: lora writes artifacts/adapter, full writes artifacts/model",
-        "false",
-    ),
+    **_later("merge merge_lora", "a merged model under this name", "write export: {merge: true}", "false"),
+    **_later("gguf", "GGUF under this name", "write export: {gguf: q8_0}", "false"),
+    **_later("quantize export_quantization_bit", "quantized results", "write export: {gguf: q4_k_m}", "false none"),
     **_later("keep", "rules for keeping files", "write save_total_limit for checkpoints"),
     **_decided_here(
         "retries on_oom on_nan", "is not needed: an interrupted run is taken up again without being told to"
@@ -226,16 +206,34 @@ JOB_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
         **_later("gkd distillation kd", "distillation", "method: sft learns from the teacher's written answers"),
     },
     "finetuning_type": {
-        **_later("qlora q-lora", "an adapter on a 4-bit base", _LORA_16_BIT),
-        **_later("freeze", "training some layers only", "write finetuning_type: lora or full"),
-        **_later("dora rslora adalora lora_fa loha lokr ia3 oft prefix prompt", "this adapter", _LORA_16_BIT),
+        **_later("dora", "DoRA under this name", "write finetuning_type: lora and use_dora: true"),
+        **_later("rslora", "rsLoRA under this name", "write finetuning_type: lora and use_rslora: true"),
+        **_later("adalora lora_fa loha lokr ia3 oft prefix prompt", "this adapter", _LORA),
         **_later("galore apollo badam lisa llamapro", "this tuning", "write finetuning_type: lora or full"),
     },
     "lr_scheduler_type": _later(
         "polynomial cosine_with_restarts cosine_with_min_lr cosine_warmup_with_min_lr inverse_sqrt "
-        "reduce_lr_on_plateau warmup_stable_decay one_cycle rex",
+        "reduce_lr_on_plateau one_cycle rex",
         "this learning rate schedule",
-        "write linear, cosine or constant",
+        "write linear, cosine, constant or warmup_stable_decay",
+    ),
+    "optim": {
+        **_later(
+            "adafactor sgd lion lion_8bit lion_32bit paged_lion_8bit paged_lion_32bit muon rmsprop adagrad ademamix "
+            "adalomo galore_adamw galore_adamw_8bit apollo_adamw came_pytorch schedule_free_adamw grokadamw stable_adamw",
+            "any optimizer but AdamW",
+            "leave it out for AdamW, or write adamw_8bit",
+        ),
+        **_later(
+            "adamw_torch_8bit adamw_torch_4bit ao_adamw_8bit ao_adamw_4bit ao_adamw_fp8 adamw_apex_fused adamw_anyprecision",
+            "this build of AdamW",
+            "write adamw_torch or adamw_8bit",
+        ),
+    },
+    "init_lora_weights": _later(
+        "false eva corda loftq lora_ga pissa_niter_4 pissa_niter_8 pissa_niter_16 pissa_niter_32",
+        "this start of the adapter",
+        "leave it out, or write gaussian, orthogonal, pissa or olora",
     ),
     "excess_length_strategy": _later(
         "left keep_end split", "cutting at the beginning or into pieces", "write truncate to cut at the end, or drop"
@@ -259,20 +257,14 @@ JOB_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
 }
 
 DATASET_NAMES_NOT_YET: Mapping[str, NotYet] = {
-    **_later("ds_type", "this kind of file", "write a JSONL file's path", "json jsonl"),
-    **_later("split", "parts of a data set", "give each part a file of its own", "train"),
+    **_decided_here("ds_type file_type", "is not needed: the kind of file is seen from its name and first bytes"),
     **_later("name config_name subset", "data sets of several parts", "give each part a file of its own"),
     **_later("revision", "data sets on a hub", "write the path of a JSONL file"),
-    **_later("weight shards interleave_prob", "mixing by weight", "repeat or shorten a file instead", "1 1.0"),
-    **_later("columns field_* message_* roles", "other names of columns", _CHAT_ROWS),
-    **_later("field_messages", "other names of columns", _CHAT_ROWS, "messages"),
-    **_later("field text_column field_text", "other names of columns", 'write rows such as {"text": "…"}', "text"),
-    **_later(
-        "roles_to_train",
-        "learning other roles than the assistant's",
-        "leave it out, or write train_on_inputs: true to learn everything",
-        "assistant",
-    ),
+    **_later("shards shards_idx interleave_prob", "this kind of mixing", "write weight: 0.5 for half of the rows"),
+    **_later("field_* message_* roles", "names of columns, one by one", "write columns: {messages: their_name}"),
+    **_later("field_messages", "names of columns, one by one", "write columns: {messages: their_name}", "messages"),
+    **_later("field text_column field_text", "names of columns, one by one", "write columns: {text: their_name}", "text"),
+    **_later("roles_to_train", "roles of one set", "write roles_to_train beside datasets", "assistant"),
     **_later("train_on_eos train_on_eot", "choosing which ends are learned", "leave it out", "turn"),
     **_later("chat_template", "a template for one file", "write chat_template beside datasets"),
     **_later("trust_remote_code", "data sets that bring code", "leave it out", "false"),
@@ -280,11 +272,17 @@ DATASET_NAMES_NOT_YET: Mapping[str, NotYet] = {
 }
 
 DATASET_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
-    "format": _later(
-        "sharegpt alpaca prompt_completion instruction preference kto tokenized input_output csv parquet arrow json",
-        "rows of this kind",
-        _CHAT_ROWS + ', or {"text": "…"}',
-    )
+    "format": {
+        **_later("preference kto dpo", "rows of this kind", _CHAT_ROWS),
+        **_later("input_output", "rows of this kind", "write format: tokenized and rows of input_ids and labels"),
+        **_later(
+            "csv tsv parquet arrow json jsonl", "a kind of file as format", "leave it out: that is seen from the file"
+        ),
+    }
+}
+
+EXPORT_NAMES_NOT_YET: Mapping[str, NotYet] = {
+    **_later("quantize bits export_quantization_bit awq gptq", "quantized results", "write gguf: q4_k_m", "false none")
 }
 
 LATER_SOURCES = {

@@ -187,8 +187,13 @@ class _RecordReader:
                 return self._records(name, entry, node, shape)
             case "pairs":
                 return self._pairs(entry, node, shape)
+            case "record":
+                return self._record(self.form.inner[name], node, self.path + entry.key, shape.expected)
             case "words":
                 return self._words(entry, node, shape)
+            case "list":
+                words = self._words(entry, node, shape)
+                return (words,) if isinstance(words, str) else words
             case _:
                 return self._scalar(entry, node, shape)
 
@@ -259,16 +264,20 @@ class _RecordReader:
             return None
         if not isinstance(node, text.List):
             self._notice(entry, "is one file; it is read as a list of one")
-        records = [self._record(self.form.inner[name], item, f"{entry.key}[{n}]") for n, item in enumerate(items)]
+        form = self.form.inner[name]
+        records = [self._listed_record(form, item, f"{entry.key}[{n}]") for n, item in enumerate(items)]
         whole = tuple(record for record in records if record is not None)
         return whole if len(whole) == len(records) else None
 
-    def _record(self, form: Form, node: Node, name: str) -> BaseModel | None:
+    def _listed_record(self, form: Form, node: Node, name: str) -> BaseModel | None:
         if isinstance(node, Scalar) and not node.is_empty:
             first = next(iter(form.record.model_fields))
             node = text.Mapping(node.line, (text.Entry(node.line, first, node),))
+        return self._record(form, node, name, "{path: /path/to/rows.jsonl}")
+
+    def _record(self, form: Form, node: Node, name: str, expected: str) -> BaseModel | None:
         if not isinstance(node, text.Mapping):
-            self.findings.refuse(node.line, name, f"is {found(node)}; expected {{path: /path/to/rows.jsonl}}")
+            self.findings.refuse(node.line, name, f"is {found(node)}; expected {expected}")
             return None
         problems_before = self.findings.problem_count
         given = read_record(form, node, self.findings, f"{name}.")

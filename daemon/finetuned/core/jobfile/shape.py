@@ -12,12 +12,13 @@ from pydantic.fields import FieldInfo
 
 from finetuned.core.jobfile.findings import one_of
 
-Kind = Literal["text", "whole number", "number", "truth", "choice", "words", "records", "pairs"]
+Kind = Literal["text", "whole number", "number", "truth", "choice", "words", "list", "records", "record", "pairs"]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`at_least` to `below` bound numbers; `fewest` is a list's length; `record` is what a list of records holds."""
+    """`at_least` to `below` bound numbers; `fewest` is a list's length; `record` is what a list of records holds, or one
+    alone. "words": a word or several; "list": several, of which one may be written alone."""
 
     kind: Kind
     is_required: bool
@@ -49,8 +50,12 @@ class Shape:
                 return "true or false"
             case "words":
                 return "a word or a list of words"
+            case "list":
+                return "a list of words"
             case "records":
                 return "a list such as [{path: /path/to/rows.jsonl}]"
+            case "record":
+                return f"settings such as {{{next(iter(self.record.model_fields))}: …}}" if self.record else "settings"
             case "pairs":
                 return "names with values, such as {team: support}"
             case "text":
@@ -101,8 +106,12 @@ def _parts(annotation: Any) -> tuple[dict[str, Any], list[Any]]:
             return {"kind": "words"}, []
     if origin is Literal:
         return {"kind": "choice", "choices": arguments}, []
-    if origin is tuple and issubclass(arguments[0], BaseModel):
+    if origin is tuple and arguments[0] is not str:
         return {"kind": "records", "record": arguments[0]}, []
+    if annotation == tuple[str, ...]:
+        return {"kind": "list"}, []
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {"kind": "record", "record": annotation}, []
     if annotation == dict[str, str]:
         return {"kind": "pairs"}, []
     simple: dict[Any, Kind] = {str: "text", int: "whole number", float: "number", bool: "truth"}

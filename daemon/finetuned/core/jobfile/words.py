@@ -11,6 +11,7 @@ from types import MappingProxyType
 from finetuned.core.jobfile.later import (
     DATASET_NAMES_NOT_YET,
     DATASET_VALUES_NOT_YET,
+    EXPORT_NAMES_NOT_YET,
     JOB_NAMES_NOT_YET,
     JOB_VALUES_NOT_YET,
     NotYet,
@@ -66,7 +67,17 @@ JOB_WORDS = Words(
         lora_r="lora_rank rank r",
         lora_alpha="alpha",
         lora_target_modules="lora_target target_modules lora_trainable_modules",
+        use_dora="peft_use_dora",
+        use_rslora="peft_use_rslora",
+        init_lora_weights="lora_init",
+        modules_to_save="lora_modules_to_save additional_target",
+        init_adapter="lora_model_dir adapter_name_or_path adapters",
         chat_template="template chat_template_jinja chat_template_path",
+        added_tokens="tokens add_tokens new_tokens",
+        added_special_tokens="add_special_tokens",
+        deduplicate="dataset_exact_deduplication exact_deduplication dedup",
+        loraplus_lr_ratio="lorap_lr_ratio",
+        optim="optimizer",
         max_seq_length="sequence_len cutoff_len max_length max_seq_len seq_length sequence_length model_max_length "
         "context_length block_size",
         excess_length_strategy="truncation_strategy truncation_mode",
@@ -100,6 +111,8 @@ JOB_WORDS = Words(
         "use_peft": Reworded("finetuning_type", {"true": "lora", "false": "full"}),
         "use_lora": Reworded("finetuning_type", {"true": "lora", "false": "full"}),
         "full_finetuning": Reworded("finetuning_type", {"true": "full", "false": "lora"}),
+        "use_qlora": Reworded("finetuning_type", {"true": "qlora", "false": "auto"}),
+        "pissa_init": Reworded("init_lora_weights", {"true": "pissa", "false": "default"}),
         "lora_target_linear": Reworded("lora_target_modules", {"true": "all-linear"}),
         "assistant_only_loss": Reworded("train_on_inputs", _OPPOSITE),
         "completion_only_loss": Reworded("train_on_inputs", _OPPOSITE),
@@ -137,9 +150,19 @@ JOB_WORDS = Words(
             "pretraining": "pretrain",
             "continued_pretraining": "pretrain",
         },
-        "finetuning_type": {"full_parameter": "full", "full_finetuning": "full"},
+        "finetuning_type": {"full_parameter": "full", "full_finetuning": "full", "q-lora": "qlora"},
+        "init_lora_weights": {"true": "default", "kaiming": "default"},
         "lora_target_modules": {"all": "all-linear", "all_linear": "all-linear"},
-        "lr_scheduler_type": {"constant_with_warmup": "constant"},
+        "optim": {
+            "adamw": "adamw_torch",
+            "adam_w": "adamw_torch",
+            "adamw_hf": "adamw_torch",
+            "adamw_torch_fused": "adamw_torch",
+            "adamw_bnb_8bit": "adamw_8bit",
+            "adamw8bit": "adamw_8bit",
+            "paged_adamw": "paged_adamw_32bit",
+        },
+        "lr_scheduler_type": {"constant_with_warmup": "constant", "wsd": "warmup_stable_decay"},
         "excess_length_strategy": {
             "delete": "drop",
             "raise": "error",
@@ -160,6 +183,12 @@ JOB_WORDS = Words(
     not_yet=JOB_NAMES_NOT_YET,
 )
 
+EXPORT_WORDS = Words(
+    other_names=_names(merge="merge_lora merged merge_adapter", gguf="outtype gguf_type"),
+    other_values={"gguf": {"false": "none", "no": "none"}},
+    not_yet=EXPORT_NAMES_NOT_YET,
+)
+
 DATASET_WORDS = Words(
     other_names=_names(path="file data_files data_file data_path filename", format="type data_format"),
     other_values={
@@ -170,10 +199,15 @@ DATASET_WORDS = Words(
             "conversational": "chat",
             "conversation": "chat",
             "chatml": "chat",
+            "instruction": "alpaca",
+            "instruct": "alpaca",
+            "prompt-completion": "prompt_completion",
             "completion": "text",
             "pretrain": "text",
             "plain": "text",
             "raw": "text",
+            "pretokenized": "tokenized",
+            "tokenised": "tokenized",
         }
     },
     values_not_yet=DATASET_VALUES_NOT_YET,
