@@ -153,3 +153,89 @@ def test_known_templates_and_template_files_are_read(template):
 def test_a_template_or_pattern_that_cannot_be_one_is_refused(fields):
     (problem,) = problems_of(fields)
     assert "; expected " in problem.what
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "says"),
+    [
+        ("load_in_4bit: true\nload_in_8bit: true", "load_in_8bit", "so is load_in_4bit in line 3"),
+        ("finetuning_type: full\nload_in_4bit: true", "load_in_4bit", "finetuning_type is full"),
+        ("finetuning_type: freeze\nunfrozen_parameters: ['(']", "unfrozen_parameters", "no regular expression"),
+        ("finetuning_type: full\ninit_adapter: /a", "init_adapter", "has no adapter"),
+        ("finetuning_type: qlora\nload_in_4bit: false", "load_in_4bit", "holds the base in 4 or 8 bits"),
+        ("finetuning_type: qlora\ninit_lora_weights: pissa", "init_lora_weights", "quantized"),
+        ("load_in_8bit: true\ninit_lora_weights: olora", "init_lora_weights", "quantized"),
+        ("added_tokens: [<a>]\nadded_special_tokens: [<a>]", "added_special_tokens", "which added_tokens has, too"),
+        ("lora_r: 8\nroles_to_train: [asistant]", "roles_to_train", "asistant"),
+        ("lora_r: 8\nadded_tokens: [' ']", "added_tokens", "no token"),
+        ("warmup_ratio: 0.5\nlr_scheduler_type: wsd\nlr_decay_ratio: 0.6", "lr_decay_ratio", "more than the run"),
+        ("method: pretrain\neval_datasets: [{path: /e, format: alpaca}]", "eval_datasets", "alpaca"),
+    ],
+)
+def test_tunings_that_exclude_one_another_are_refused(fields, field, says):
+    (problem,) = problems_of(fields)
+    assert problem.place.endswith(f"   {field}")
+    assert says in problem.what
+
+
+def test_freeze_without_patterns_is_refused_with_an_example():
+    (problem,) = problems_of("finetuning_type: freeze")
+    assert problem.place == "line 3   unfrozen_parameters"
+    assert "unfrozen_parameters: [" in problem.hint
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "use_dora: true\nfinetuning_type: full",
+        "unfrozen_parameters: [norm]",
+        "bnb_4bit_quant_type: fp4",
+        "load_in_8bit: true\nbnb_4bit_use_double_quant: false",
+        "export: {merge: true}\nfinetuning_type: full",
+        "lr_decay_ratio: 0.2",
+        "roles_to_train: [user]\ntrain_on_inputs: true",
+        "init_adapter: /a\ninit_lora_weights: gaussian",
+    ],
+)
+def test_what_has_no_effect_is_said(fields):
+    assert any("has no effect" in notice for notice in parse(fields).notices)
+
+
+def test_a_base_in_four_bits_makes_an_adapter_qlora():
+    parsed = parse("finetuning_type: lora\nload_in_4bit: true")
+    assert parsed.spec.finetuning_type == "qlora"
+    assert any("read as finetuning_type: qlora" in notice for notice in parsed.notices)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "place", "says"),
+    [
+        ("columns: {mesages: dialogue}", "columns.mesages", "is no column"),
+        ("format: alpaca, columns: {messages: m}", "columns.messages", "of format alpaca"),
+        ("columns: {text: ''}", "columns.text", "is empty"),
+        ("split: 'train[1:2:3]'", "split", "a split and a part of it"),
+    ],
+)
+def test_columns_and_splits_are_checked_before_any_file_is_read(dataset, place, says):
+    (problem,) = problems_of(f"eval_datasets: [{{path: /e, {dataset}}}]")
+    assert problem.place == f"line 3   eval_datasets[0].{place}"
+    assert says in problem.what
+
+
+@pytest.mark.parametrize("split", ["train", "test", "'train[:1000]'", "'validation[10%:]'", "'[:90%]'"])
+def test_splits_are_written_as_in_datasets(split):
+    assert parse(f"eval_datasets: [{{path: /e, split: {split}}}]").spec.eval_datasets[0].split
+
+
+def test_export_is_a_record_of_its_own():
+    export = parse("export: {merge: true, gguf: q4_k_m}").spec.export
+    assert (export.merge, export.gguf) == (True, "q4_k_m")
+    (problem,) = problems_of("export: {gguf: q9}")
+    assert problem.place == "line 3   export.gguf"
+    (problem,) = problems_of("export: yes")
+    assert "settings such as {merge: …}" in problem.what
+
+
+def test_a_template_may_stand_in_the_job_file():
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    assert parse(f'chat_template: "{template}"').spec.chat_template == template

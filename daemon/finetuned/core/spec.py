@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from finetuned.core.jobfile.data_rules import check_dataset
 from finetuned.core.jobfile.findings import Findings, place
 from finetuned.core.jobfile.page import editor_schema, reference_page
 from finetuned.core.jobfile.reading import Form, read_record, values_of
-from finetuned.core.jobfile.rules import check_dataset, check_export, check_job, implied_values
+from finetuned.core.jobfile.rules import check_job, implied_values
 from finetuned.core.jobfile.text import UnreadableText, read_tree
 from finetuned.core.jobfile.words import DATASET_WORDS, EXPORT_WORDS, JOB_WORDS
 from finetuned.core.problems import InvalidSpec, Problem
@@ -31,8 +32,8 @@ class Dataset(_Asked):
     """One set of rows: a file, a folder of files, or several files by a pattern."""
 
     path: str = Field(
-        description="A file, a folder or a pattern (`/data/*.jsonl`): absolute, or inside the dropped folder. JSONL, JSON, "
-        "CSV, TSV, Parquet, Arrow or plain text, also as .gz or .zst."
+        description="A file, a folder or a pattern (`/data/*.jsonl`): absolute, or inside the dropped folder. JSONL, "
+        "JSON, CSV, TSV, Parquet, Arrow or plain text, also as .gz or .zst."
     )
     format: Literal["auto", "chat", "sharegpt", "alpaca", "prompt_completion", "text", "tokenized"] = Field(
         "auto",
@@ -51,8 +52,8 @@ class Dataset(_Asked):
     )
     weight: Annotated[float, Field(gt=0, le=1000)] = Field(
         1.0,
-        description="How often each row is seen in an epoch: 2 twice, 0.5 every other row, chosen by what it says. Rows "
-        "for evaluation are split off before.",
+        description="How often each row is seen in an epoch: 2 twice, 0.5 every other row, chosen by what it says. "
+        "Rows for evaluation are split off before.",
     )
 
 
@@ -65,8 +66,8 @@ class Export(_Asked):
     )
     gguf: Literal["none", "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"] = Field(
         "none",
-        description="Also write artifacts/gguf for llama.cpp, in this type, by the converter that the machine's settings "
-        "name; where that fails, the other artifacts stand.",
+        description="Also write artifacts/gguf for llama.cpp, in this type, by the converter that the machine's "
+        "settings name; where that fails, the other artifacts stand.",
     )
 
 
@@ -120,7 +121,8 @@ class JobSpec(_Asked):
         "default", description="How the adapter begins; PEFT's words. default: the tuned model begins as the base."
     )
     modules_to_save: tuple[str, ...] = Field(
-        (), description="Modules beside the adapter that are trained and saved whole, such as `lm_head`, `embed_tokens`."
+        (),
+        description="Modules beside the adapter that are trained and saved whole, such as `lm_head`, `embed_tokens`.",
     )
     init_adapter: str | None = Field(
         None, description="A folder with an adapter to go on from: absolute, or inside the dropped folder."
@@ -143,7 +145,8 @@ class JobSpec(_Asked):
         "drop", description="What happens to a row longer than max_seq_length."
     )
     max_dropped_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.01, description="More than this part of the rows dropped (too long, or nothing in them to learn) fails the job."
+        0.01,
+        description="More than this part of the rows dropped (too long, or nothing in them to learn) fails the job.",
     )
     deduplicate: bool = Field(
         False, description="Train on one of several rows that say exactly the same; they are counted in any case."
@@ -161,7 +164,7 @@ class JobSpec(_Asked):
     )
     optim: Literal["adamw_torch", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = Field(
         "adamw_torch",
-        description="AdamW, in fp32 or with 8-bit states; paged: its states move to host memory when the GPU's is full.",
+        description="AdamW, in fp32 or with 8-bit states; paged: they move to host memory when the GPU's is full.",
     )
     lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay"] = Field(
         "cosine",
@@ -243,10 +246,8 @@ class ParsedSpec:
 
 
 _DATASET = Form(Dataset, DATASET_WORDS, check_dataset)
-_EXPORT = Form(Export, EXPORT_WORDS, check_export)
-_JOB = Form(
-    JobSpec, JOB_WORDS, check_job, inner={"datasets": _DATASET, "eval_datasets": _DATASET, "export": _EXPORT}
-)
+_EXPORT = Form(Export, EXPORT_WORDS)
+_JOB = Form(JobSpec, JOB_WORDS, check_job, inner={"datasets": _DATASET, "eval_datasets": _DATASET, "export": _EXPORT})
 
 
 def parse_spec(text: str, source: str) -> ParsedSpec:

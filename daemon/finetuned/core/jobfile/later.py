@@ -39,7 +39,9 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
         "write load_in_4bit: true, or load_in_8bit: true",
         "none no",
     ),
-    **_later("quant_method quantization_method", "any quantization but bitsandbytes'", "leave it out", "bnb bitsandbytes"),
+    **_later(
+        "quant_method quantization_method", "any quantization but bitsandbytes'", "leave it out", "bnb bitsandbytes"
+    ),
     **_later("bnb_config_kwargs qlora", "this setting", "write finetuning_type: qlora, and bnb_4bit_* by their names"),
     **_decided_here(
         "bnb_4bit_compute_dtype bnb_4bit_quant_storage llm_int8_threshold llm_int8_skip_modules "
@@ -219,13 +221,15 @@ JOB_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
     ),
     "optim": {
         **_later(
-            "adafactor sgd lion lion_8bit lion_32bit paged_lion_8bit paged_lion_32bit muon rmsprop adagrad ademamix "
-            "adalomo galore_adamw galore_adamw_8bit apollo_adamw came_pytorch schedule_free_adamw grokadamw stable_adamw",
+            "adafactor sgd lion lion_8bit lion_32bit paged_lion_8bit paged_lion_32bit muon rmsprop adagrad "
+            "ademamix adalomo galore_adamw galore_adamw_8bit apollo_adamw came_pytorch schedule_free_adamw "
+            "grokadamw stable_adamw",
             "any optimizer but AdamW",
             "leave it out for AdamW, or write adamw_8bit",
         ),
         **_later(
-            "adamw_torch_8bit adamw_torch_4bit ao_adamw_8bit ao_adamw_4bit ao_adamw_fp8 adamw_apex_fused adamw_anyprecision",
+            "adamw_torch_8bit adamw_torch_4bit ao_adamw_8bit ao_adamw_4bit ao_adamw_fp8 adamw_apex_fused "
+            "adamw_anyprecision",
             "this build of AdamW",
             "write adamw_torch or adamw_8bit",
         ),
@@ -261,9 +265,9 @@ DATASET_NAMES_NOT_YET: Mapping[str, NotYet] = {
     **_later("name config_name subset", "data sets of several parts", "give each part a file of its own"),
     **_later("revision", "data sets on a hub", "write the path of a JSONL file"),
     **_later("shards shards_idx interleave_prob", "this kind of mixing", "write weight: 0.5 for half of the rows"),
-    **_later("field_* message_* roles", "names of columns, one by one", "write columns: {messages: their_name}"),
-    **_later("field_messages", "names of columns, one by one", "write columns: {messages: their_name}", "messages"),
-    **_later("field text_column field_text", "names of columns, one by one", "write columns: {text: their_name}", "text"),
+    **_later("field_* message_* roles", "names of columns, one by one", "write columns: {messages: theirs}"),
+    **_later("field_messages", "names of columns, one by one", "write columns: {messages: theirs}", "messages"),
+    **_later("field text_column field_text", "names of columns, one by one", "write columns: {text: theirs}", "text"),
     **_later("roles_to_train", "roles of one set", "write roles_to_train beside datasets", "assistant"),
     **_later("train_on_eos train_on_eot", "choosing which ends are learned", "leave it out", "turn"),
     **_later("chat_template", "a template for one file", "write chat_template beside datasets"),

@@ -19,6 +19,7 @@ _SECTIONS = {
     "num_train_epochs": "Length and batch",
     "bf16": "Machine",
     "eval_strategy": "Evaluation, checkpoints, the best",
+    "export": "Results",
     "priority": "The job itself",
 }
 """First field of each section of the page → its heading."""
@@ -80,8 +81,11 @@ def reference_page(job: Form) -> str:
             lines += [f"\n## {_SECTIONS[name]}\n", *_TABLE_HEAD]
         lines.append(_field_row(job, name))
     lines += ["\n## One of `datasets`\n", *_TABLE_HEAD, *(_field_row(dataset, name) for name in shapes(dataset.record))]
+    export = job.inner["export"]
+    lines += ["\n## `export`\n", *_TABLE_HEAD, *(_field_row(export, name) for name in shapes(export.record))]
     lines += ["\n## Values with other names\n", "| field | written | read as |", "| --- | --- | --- |"]
     lines += _value_rows(job.words, "") + _value_rows(dataset.words, "datasets[].")
+    lines += _value_rows(export.words, "export.")
     lines += ["\n## Fields with other names and other values\n", "| written | read as |", "| --- | --- |"]
     lines += _reworded_rows(job.words)
     lines += ["\n## Read and not needed\n", "Whatever they say, these change nothing here.\n"]
@@ -92,6 +96,7 @@ def reference_page(job: Form) -> str:
     ]
     lines += ["| written | asks for | instead |", "| --- | --- | --- |"]
     lines += _later_rows(job.words, "") + _later_rows(dataset.words, "datasets[].")
+    lines += _later_rows(export.words, "export.")
     return "\n".join(lines) + "\n"
 
 
@@ -116,6 +121,10 @@ def _default(record: type[BaseModel], name: str) -> str:
         case bool():
             return str(value).lower()
         case () | {}:
+            return "none"
+        case tuple():
+            return ", ".join(value)
+        case BaseModel():
             return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -195,8 +204,17 @@ def _field_schema(form: Form, name: str, shape: Shape) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": info.description, "anyOf": forms}
     if not info.is_required():
         default = info.get_default(call_default_factory=True)
-        schema["default"] = list(default) if isinstance(default, tuple) else default
+        schema["default"] = _as_json(default)
     return schema
+
+
+def _as_json(default: Any) -> Any:
+    match default:
+        case tuple():
+            return list(default)
+        case BaseModel():
+            return default.model_dump(mode="json")
+    return default
 
 
 def _written_forms(form: Form, name: str, shape: Shape) -> list[dict[str, Any]]:
@@ -210,6 +228,10 @@ def _written_forms(form: Form, name: str, shape: Shape) -> list[dict[str, Any]]:
             return [number, {"type": "string", "pattern": _NUMBER_IN_QUOTES}]
         case "words":
             return [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]
+        case "list":
+            return [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+        case "record":
+            return [_record_schema(form.inner[name])]
         case "pairs":
             return [{"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}]
         case "records":

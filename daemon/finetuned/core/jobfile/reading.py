@@ -37,7 +37,7 @@ class Form:
 
     record: type[BaseModel]
     words: Words
-    rules: Callable[[Mapping[str, Given], Findings], None]
+    rules: Callable[[Mapping[str, Given], Findings], None] | None = None
     inner: Mapping[str, "Form"] = field(default_factory=dict)
 
 
@@ -68,7 +68,8 @@ class _RecordReader:
             first_lines[entry.key] = entry.line
             self._read_entry(entry)
         self._refuse_missing(tree.line)
-        self.form.rules(self.given, self.findings)
+        if self.form.rules:
+            self.form.rules(self.given, self.findings)
         return self.given
 
     def _read_entry(self, entry: text.Entry) -> None:

@@ -17,8 +17,10 @@ Kind = Literal["text", "whole number", "number", "truth", "choice", "words", "li
 
 @dataclass(frozen=True)
 class Shape:
-    """`at_least` to `below` bound numbers; `fewest` is a list's length; `record` is what a list of records holds, or one
-    alone. "words": a word or several; "list": several, of which one may be written alone."""
+    """`at_least` to `below` bound numbers; `fewest` is a list's length; `record` is what one or a list of them holds.
+
+    "words": a word or several; "list": several words, of which one may be written alone.
+    """
 
     kind: Kind
     is_required: bool
