@@ -2,7 +2,18 @@
 
 import pytest
 
-from finetuned.core.plan import DataFacts, Device, Facts, Machine, ModelFacts, RunPlan
+from finetuned.core.plan import (
+    AdapterFacts,
+    DataFacts,
+    Device,
+    Facts,
+    FreezeTuning,
+    LoraTuning,
+    Machine,
+    ModelFacts,
+    Quantization,
+    RunPlan,
+)
 from finetuned.core.planning import digest, make_plan
 from finetuned.core.problems import CannotRun
 from finetuned.core.spec import JobSpec, parse_spec
@@ -18,6 +29,8 @@ H100 = Machine(
     memory_bytes=200 * GIGABYTE,
     free_disk_bytes=1000 * GIGABYTE,
 )
+
+AN_ADAPTER = AdapterFacts(path="/a", files=(), r=8, alpha=16, target_modules=("q_proj", "v_proj"))
 
 
 def facts(rows: int = 1000, *, eval_rows: int = 50, tokens_a_row: int = 100, parameters: int = 135_000_000) -> Facts:
@@ -138,7 +151,7 @@ def test_the_cpu_can_be_asked_for_on_a_machine_with_a_gpu():
 def test_full_tuning_of_8b_on_80_gb_is_refused_with_its_sum_and_a_way_out():
     with pytest.raises(CannotRun) as refused:
         plan("finetuning_type: full", machine=H100, parameters=8 * GIGABYTE)
-    assert "at least 128 GB (weights 32, gradients and optimizer 96)" in str(refused.value)
+    assert "at least 128 GB (weights 32 GB, gradients 32 GB, optimizer 64 GB)" in str(refused.value)
     assert "lora" in str(refused.value)
     assert plan(machine=H100, parameters=8 * GIGABYTE).tuning.kind == "lora"
 
@@ -170,3 +183,81 @@ def test_the_digest_covers_what_defines_the_result_and_nothing_else():
 
 def test_a_plan_survives_its_file():
     assert RunPlan.model_validate_json(plan().model_dump_json()) == plan()
+
+
+def test_qlora_is_an_adapter_on_a_base_of_four_bits_with_double_quantization():
+    tuning = plan("finetuning_type: qlora").tuning
+    assert isinstance(tuning, LoraTuning)
+    assert tuning.quantization == Quantization(kind="nf4", double_quant=True)
+
+
+def test_eight_bits_are_asked_for_by_name():
+    tuning = plan("finetuning_type: qlora\nload_in_8bit: true").tuning
+    assert isinstance(tuning, LoraTuning)
+    assert tuning.quantization == Quantization(kind="int8")
+
+
+def test_70b_fits_80_gb_as_qlora_and_not_as_lora():
+    plan("finetuning_type: qlora", machine=H100, parameters=70 * GIGABYTE)
+    with pytest.raises(CannotRun) as refused:
+        plan("finetuning_type: lora", machine=H100, parameters=70 * GIGABYTE)
+    assert "hint: finetuning_type: qlora needs about " in str(refused.value)
+
+
+def test_eight_bit_states_need_a_quarter_of_the_optimizers_memory():
+    terms = {}
+    for optim in ("adamw_torch", "adamw_8bit"):
+        with pytest.raises(CannotRun) as refused:
+            plan(f"finetuning_type: full\noptim: {optim}", machine=H100, parameters=8 * GIGABYTE)
+        terms[optim] = str(refused.value).split("optimizer ")[1].split(")")[0]
+    assert terms == {"adamw_torch": "64 GB", "adamw_8bit": "16 GB"}
+
+
+def test_freeze_is_planned_with_what_it_trains():
+    frozen = facts(parameters=8 * GIGABYTE).model_copy(update={"unfrozen_parameters": GIGABYTE})
+    found = make_plan(spec("finetuning_type: freeze\nunfrozen_parameters: [norm]"), frozen, H100)
+    assert found.tuning == FreezeTuning(unfrozen_parameters=("norm",))
+    assert found.optimizer.learning_rate == 1e-5
+
+
+def test_an_adapter_to_go_on_from_keeps_its_shape():
+    tuning = make_plan(spec("init_adapter: /a"), facts().model_copy(update={"adapter": AN_ADAPTER}), LAPTOP).tuning
+    assert isinstance(tuning, LoraTuning)
+    assert (tuning.r, tuning.alpha, tuning.target_modules) == (8, 16, ("q_proj", "v_proj"))
+    assert tuning.init_adapter == AN_ADAPTER
+
+
+def test_an_adapter_to_go_on_from_of_another_shape_is_refused_with_both():
+    with pytest.raises(CannotRun) as refused:
+        make_plan(spec("init_adapter: /a\nlora_r: 16"), facts().model_copy(update={"adapter": AN_ADAPTER}), LAPTOP)
+    assert "lora_r  is 16, but init_adapter was trained with 8" in str(refused.value)
+
+
+def test_lora_plus_and_optimizer_are_planned():
+    optimizer = plan("loraplus_lr_ratio: 16\noptim: paged_adamw_8bit").optimizer
+    assert (optimizer.loraplus_lr_ratio, optimizer.optim) == (16, "paged_adamw_8bit")
+    assert plan("loraplus_lr_ratio: 16\nfinetuning_type: full").optimizer.loraplus_lr_ratio == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "decay"),
+    [
+        ("lr_scheduler_type: wsd", 10),
+        ("lr_scheduler_type: wsd\nlr_decay_ratio: 0.25", 25),
+        ("lr_scheduler_type: wsd\nlr_decay_ratio: 1", 97),
+        ("lr_scheduler_type: cosine", 0),
+    ],
+)
+def test_a_decay_of_its_own_takes_the_last_part_of_the_run(lines, decay):
+    assert plan(f"max_steps: 100\n{lines}").schedule.decay_steps == decay
+
+
+def test_new_tokens_are_part_of_what_defines_the_result():
+    assert plan("added_tokens: [<a>]").added_tokens == ("<a>",)
+    assert plan("added_tokens: [<a>]").digest != plan().digest
+
+
+def test_other_forms_of_the_result_do_not_change_what_is_trained():
+    found = plan("export: {merge: true, gguf: q8_0}")
+    assert (found.exports.merge, found.exports.gguf) == (True, "q8_0")
+    assert found.digest == plan().digest

@@ -133,6 +133,8 @@ class Facts(Record):
     model: ModelFacts
     data: DataFacts
     adapter: AdapterFacts | None = None
+    unfrozen_parameters: int = 0
+    """Parameters of the weights that `freeze` trains; 0 for any other tuning."""
     notices: tuple[str, ...] = ()
 
 

@@ -4,31 +4,32 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from typing import Literal
 
+from finetuned.core.memory import StaticBytes, static_bytes
 from finetuned.core.plan import (
     Batches,
     Cadence,
     DataFacts,
     Device,
+    Exports,
     Facts,
-    FullTuning,
-    LoraTuning,
     Machine,
-    ModelFacts,
-    Optimizer,
     RunPlan,
     Schedule,
     Selection,
-    Tuning,
 )
 from finetuned.core.problems import CannotRun, Problem
 from finetuned.core.spec import JobSpec
+from finetuned.core.tuning import adapter_problems, choose_optimizer, choose_tuning, is_adapter
 
 DEFAULT_EPOCHS = 3.0
 DEFAULT_WARMUP_RATIO = 0.03
 STEPS_WORTH_HAVING = 50
 EVALUATIONS_A_RUN = 10
 EVALUATION_SHARE = 0.05
+MEMORY_SHARE = 0.94
+"""Of a device's memory; the rest is the driver's and the allocator's."""
 
 # A CPU has no kernel for packed rows: a block-diagonal mask costs T x T, so rows are laid together only while short.
 CPU_MICRO_BATCH_TOKENS = 512
@@ -40,20 +41,25 @@ GPU_LEAST_MICRO_BATCH_TOKENS = 2048
 def make_plan(spec: JobSpec, facts: Facts, machine: Machine) -> RunPlan:
     """The complete plan of a run. Raises CannotRun with every reason why there can be none."""
     device = _device(spec, machine)
-    problems = [*_evaluation_problems(spec, facts.data), *_memory_problems(spec, facts.model, device)]
+    problems = [
+        *_evaluation_problems(spec, facts.data),
+        *adapter_problems(spec, facts.adapter),
+        *_memory_problems(spec, facts, device),
+    ]
     if problems:
         raise CannotRun(problems)
     batches, total_steps, notices = _lay_out(spec, facts, device)
     evaluates = facts.data.eval_rows > 0 and spec.eval_strategy == "steps"
     plan = RunPlan(
         method=spec.method,
-        tuning=_tuning(spec),
+        tuning=choose_tuning(spec, facts.adapter),
         model=facts.model,
         data=facts.data,
-        optimizer=_optimizer(spec),
+        optimizer=choose_optimizer(spec),
         schedule=Schedule(
             lr_scheduler_type=spec.lr_scheduler_type,
             warmup_steps=_warmup_steps(spec, total_steps),
+            decay_steps=_decay_steps(spec, total_steps),
             total_steps=total_steps,
         ),
         batches=batches,
@@ -62,15 +68,18 @@ def make_plan(spec: JobSpec, facts: Facts, machine: Machine) -> RunPlan:
             eval_steps=_eval_steps(spec, facts.data, batches, total_steps) if evaluates else 0,
             save_steps=spec.save_steps or 0,
             save_minutes=0 if spec.save_steps else 10,
-            save_total_limit=spec.save_total_limit or (2 if spec.finetuning_type == "lora" else 1),
+            save_total_limit=spec.save_total_limit or (2 if is_adapter(spec) else 1),
         ),
         selection=Selection(
             load_best=evaluates if spec.load_best_model_at_end is None else spec.load_best_model_at_end,
             early_stopping_patience=spec.early_stopping_patience or 0,
             early_stopping_threshold=spec.early_stopping_threshold,
         ),
+        added_tokens=spec.added_tokens,
+        added_special_tokens=spec.added_special_tokens,
+        exports=Exports(merge=spec.export.merge and is_adapter(spec), gguf=spec.export.gguf),
         seed=spec.seed,
-        precision="bf16" if (device.has_bf16 if spec.bf16 is None else spec.bf16) else "fp32",
+        precision=_precision(spec, device),
         gradient_checkpointing=_is_gpu(device) if spec.gradient_checkpointing is None else spec.gradient_checkpointing,
         device="cuda" if _is_gpu(device) else "cpu",
         notices=notices,
@@ -91,19 +100,11 @@ def digest(plan: RunPlan) -> str:
         "batch": (plan.batches.global_batch_size, plan.batches.steps_per_epoch, plan.batches.seed),
         "eval_steps": plan.cadence.eval_steps,
         "selection": plan.selection.model_dump(mode="json"),
+        "added_tokens": (plan.added_tokens, plan.added_special_tokens),
         "seed": plan.seed,
         "precision": plan.precision,
     }
     return hashlib.sha256(json.dumps(defining, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def trainable_parameters(tuning: Tuning, model: ModelFacts) -> int:
-    """Parameters that get gradients; for LoRA an upper bound: r x (in + out), seven linears of 4 x hidden at most."""
-    match tuning:
-        case FullTuning():
-            return model.parameters
-        case LoraTuning(r=r):
-            return min(model.layers * 7 * r * 5 * model.hidden_size, model.parameters)
 
 
 def _device(spec: JobSpec, machine: Machine) -> Device:
@@ -132,44 +133,45 @@ def _evaluation_problems(spec: JobSpec, data: DataFacts) -> list[Problem]:
     ]
 
 
-def _memory_problems(spec: JobSpec, model: ModelFacts, device: Device) -> list[Problem]:
-    """Only what can never fit: weights, gradients and AdamW's two states (fp32, but for a frozen base)."""
-    weights, states = _static_bytes(spec, model, device)
-    if weights + states <= 0.94 * device.memory_bytes:
+def _memory_problems(spec: JobSpec, facts: Facts, device: Device) -> list[Problem]:
+    """Only what can never fit: weights, gradients and optimizer states."""
+    needed = _static_bytes(spec, facts, device)
+    if needed.total <= MEMORY_SHARE * device.memory_bytes:
         return []
-    gigabyte = 1e9
     what = (
-        f"{spec.finetuning_type} tuning of {model.name} needs at least {(weights + states) / gigabyte:.0f} GB "
-        f"(weights {weights / gigabyte:.0f}, gradients and optimizer {states / gigabyte:.0f}) without activations; "
-        f"{device.name} has {device.memory_bytes / gigabyte:.0f} GB"
+        f"{spec.finetuning_type} tuning of {facts.model.name} needs at least {_gb(needed.total)} (weights "
+        f"{_gb(needed.weights)}, gradients {_gb(needed.gradients)}, optimizer {_gb(needed.optimizer)}) without "
+        f"activations; {device.name} has {_gb(device.memory_bytes)}"
     )
-    hint = "finetuning_type: lora needs far less" if spec.finetuning_type == "full" else "choose a smaller model"
-    return [Problem(place="memory", what=what, hint=hint)]
+    return [Problem(place="memory", what=what, hint=_smaller(spec, facts, device))]
 
 
-def _static_bytes(spec: JobSpec, model: ModelFacts, device: Device) -> tuple[int, int]:
-    trainable = trainable_parameters(_tuning(spec), model)
-    base_bytes = 4 if spec.finetuning_type == "full" or not device.has_bf16 else 2
-    return model.parameters * base_bytes + (0 if spec.finetuning_type == "full" else trainable * 4), trainable * 12
+def _smaller(spec: JobSpec, facts: Facts, device: Device) -> str:
+    """The first tuning that needs less and fits."""
+    for kind in ("lora", "qlora"):
+        other = spec.model_copy(update={"finetuning_type": kind, "load_in_8bit": None})
+        needed = _static_bytes(other, facts, device).total
+        if kind != spec.finetuning_type and needed <= MEMORY_SHARE * device.memory_bytes:
+            return f"finetuning_type: {kind} needs about {_gb(needed)}"
+    return "choose a smaller model"
 
 
-def _tuning(spec: JobSpec) -> Tuning:
-    if spec.finetuning_type == "full":
-        return FullTuning()
-    return LoraTuning(
-        r=spec.lora_r, alpha=spec.lora_alpha, dropout=spec.lora_dropout, target_modules=spec.lora_target_modules
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.0f} GB"
+
+
+def _static_bytes(spec: JobSpec, facts: Facts, device: Device) -> StaticBytes:
+    return static_bytes(
+        choose_tuning(spec, facts.adapter),
+        choose_optimizer(spec),
+        facts,
+        base_bytes=2 if _precision(spec, device) == "bf16" else 4,
+        new_tokens=bool(spec.added_tokens or spec.added_special_tokens),
     )
 
 
-def _optimizer(spec: JobSpec) -> Optimizer:
-    return Optimizer(
-        learning_rate=spec.learning_rate or (2e-4 if spec.finetuning_type == "lora" else 1e-5),
-        weight_decay=spec.weight_decay,
-        adam_beta1=spec.adam_beta1,
-        adam_beta2=spec.adam_beta2,
-        adam_epsilon=spec.adam_epsilon,
-        max_grad_norm=spec.max_grad_norm,
-    )
+def _precision(spec: JobSpec, device: Device) -> Literal["bf16", "fp32"]:
+    return "bf16" if (device.has_bf16 if spec.bf16 is None else spec.bf16) else "fp32"
 
 
 def _lay_out(spec: JobSpec, facts: Facts, device: Device) -> tuple[Batches, int, tuple[str, ...]]:
@@ -183,7 +185,7 @@ def _lay_out(spec: JobSpec, facts: Facts, device: Device) -> tuple[Batches, int,
     if total_steps < STEPS_WORTH_HAVING:
         more = "a higher max_steps gives" if spec.max_steps else "more rows or more num_train_epochs give"
         notices = (f"{total_steps} steps are few to learn from ({rows} rows, {size} a batch); {more} more",)
-    train_tokens, eval_tokens = _micro_batch_tokens(spec, facts.model, device)
+    train_tokens, eval_tokens = _micro_batch_tokens(spec, facts, device)
     batches = Batches(
         global_batch_size=size,
         steps_per_epoch=steps_per_epoch,
@@ -194,7 +196,7 @@ def _lay_out(spec: JobSpec, facts: Facts, device: Device) -> tuple[Batches, int,
     return batches, total_steps, (*facts.notices, *notices)
 
 
-def _micro_batch_tokens(spec: JobSpec, model: ModelFacts, device: Device) -> tuple[int, int]:
+def _micro_batch_tokens(spec: JobSpec, facts: Facts, device: Device) -> tuple[int, int]:
     """Budgets for training and evaluation: on a GPU the largest power of two that half the memory left will hold.
 
     A token costs, at most: a checkpointed hidden state a layer, one live layer (about 34 hidden states), and three fp32
@@ -202,10 +204,11 @@ def _micro_batch_tokens(spec: JobSpec, model: ModelFacts, device: Device) -> tup
     """
     if not _is_gpu(device):
         return CPU_MICRO_BATCH_TOKENS, CPU_EVAL_MICRO_BATCH_TOKENS
+    model = facts.model
     keeps_layers = spec.gradient_checkpointing is False
     hidden_states = model.layers * (34 if keeps_layers else 1) + 34
     token_bytes = hidden_states * model.hidden_size * 2 + 3 * 4 * model.vocab_size
-    left = 0.94 * device.memory_bytes - sum(_static_bytes(spec, model, device))
+    left = MEMORY_SHARE * device.memory_bytes - _static_bytes(spec, facts, device).total
     budget = GPU_MICRO_BATCH_TOKENS
     while budget > GPU_LEAST_MICRO_BATCH_TOKENS and budget * token_bytes > left / 2:
         budget //= 2
@@ -219,6 +222,13 @@ def _warmup_steps(spec: JobSpec, total_steps: int) -> int:
         return math.ceil(total_steps * spec.warmup_ratio)
     # Rounded down: the first step of a warm-up has a rate of 0, which a very short run cannot spare.
     return int(total_steps * DEFAULT_WARMUP_RATIO)
+
+
+def _decay_steps(spec: JobSpec, total_steps: int) -> int:
+    """At least one, and never into the warm-up."""
+    if spec.lr_scheduler_type != "warmup_stable_decay":
+        return 0
+    return max(1, min(math.ceil(total_steps * spec.lr_decay_ratio), total_steps - _warmup_steps(spec, total_steps)))
 
 
 def _eval_steps(spec: JobSpec, data: DataFacts, batches: Batches, total_steps: int) -> int:
