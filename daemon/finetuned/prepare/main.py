@@ -20,6 +20,7 @@ from finetuned.prepare.preview import preview
 from finetuned.prepare.progress import Progress
 from finetuned.prepare.read import DataFile, look_through
 from finetuned.prepare.render import Renderer
+from finetuned.prepare.targets import require_targets
 from finetuned.prepare.template import Template, choose_template
 
 _AUTO_MAX_SEQ_LENGTH = 4096
@@ -45,6 +46,7 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     model = obtain_model(spec, folder, store, run)
     config = read_config(model.path)
     facts_of_model = model_facts(spec.base_model, model.path, model.revision, config, model.files, model.weights)
+    unfrozen_parameters = require_targets(spec, config)
     max_seq_length = _max_seq_length(spec, facts_of_model.max_position_embeddings)
 
     run.enter("reading")
@@ -76,7 +78,8 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     for text in notices:
         run.notice(text)
     write_whole(run.job.preview, preview(data, store.prepared_dir(data.prepared), tokenizer).encode())
-    write_record(run.job.facts_file, Facts(model=facts_of_model, data=data, notices=notices))
+    facts = Facts(model=facts_of_model, data=data, unfrozen_parameters=unfrozen_parameters, notices=notices)
+    write_record(run.job.facts_file, facts)
     return Finished(time=now())
 
 

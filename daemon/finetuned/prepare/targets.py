@@ -1,0 +1,87 @@
+"""Whether the parts of the model that a job file names exist, seen on its skeleton: the model without any weights."""
+
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from finetuned.core.problems import Problem, StageFailed
+from finetuned.core.spec import JobSpec
+
+_MOST_NAMES = 12
+
+
+def require_targets(spec: JobSpec, config: Any) -> int:
+    """Parameters that `freeze` trains, 0 for any other tuning.
+
+    `config`: the base model's, as transformers reads it. Raises StageFailed (no retry) naming what the model lacks.
+    """
+    names_modules = spec.lora_target_modules != "all-linear" or spec.modules_to_save
+    if not names_modules and spec.finetuning_type != "freeze":
+        return 0
+    skeleton = _skeleton(config)
+    problems = [*_adapter_problems(spec, skeleton)] if spec.finetuning_type in ("lora", "qlora") else []
+    if spec.finetuning_type == "freeze":
+        problems += _unfrozen_problems(spec.unfrozen_parameters, skeleton)
+    if problems:
+        raise StageFailed(f"{spec.base_model} lacks what the job names", retry=False, problems=problems)
+    if spec.finetuning_type != "freeze":
+        return 0
+    return sum(
+        weight.numel()
+        for name, weight in skeleton.named_parameters()
+        if any(re.search(pattern, name) for pattern in spec.unfrozen_parameters)
+    )
+
+
+def _skeleton(config: Any) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def _adapter_problems(spec: JobSpec, skeleton: Any) -> Iterator[Problem]:
+    from torch import nn
+
+    modules = dict(skeleton.named_modules())
+    # What PEFT can put an adapter on in every model; others (Conv1D, experts) are left to PEFT itself to refuse.
+    kinds = _last_parts(name for name, module in modules.items() if isinstance(module, nn.Linear | nn.Embedding))
+    targets = spec.lora_target_modules
+    if isinstance(targets, tuple):
+        for target in targets:
+            if not any(_is_suffix(target, name) for name in modules):
+                yield _lacks("lora_target_modules", f"{target!r} is no module of the model", target, kinds)
+    elif targets != "all-linear" and not any(re.fullmatch(targets, name) for name in modules):
+        what = f"{targets!r} matches no module's whole name"
+        yield _lacks("lora_target_modules", what, targets, [name for name in modules if name.endswith(kinds[0])][:2])
+    for saved in spec.modules_to_save:
+        if not any(_is_suffix(saved, name) for name in modules):
+            yield _lacks("modules_to_save", f"{saved!r} is no module of the model", saved, _last_parts(modules))
+
+
+def _unfrozen_problems(patterns: Sequence[str], skeleton: Any) -> Iterator[Problem]:
+    names = [name for name, _ in skeleton.named_parameters()]
+    for pattern in patterns:
+        if not any(re.search(pattern, name) for name in names):
+            what = f"{pattern!r} is found in the name of none of {len(names)} weights"
+            yield Problem(
+                place="unfrozen_parameters", what=what, hint=f"they are named like {names[0]} and {names[-1]}"
+            )
+
+
+def _is_suffix(target: str, name: str) -> bool:
+    """PEFT's rule for a list of names."""
+    return name == target or name.endswith(f".{target}")
+
+
+def _last_parts(names: Any) -> list[str]:
+    return sorted({name.rsplit(".", 1)[-1] for name in names if name and not name.rsplit(".", 1)[-1].isdigit()})
+
+
+def _lacks(field: str, what: str, asked: str, known: Sequence[str]) -> Problem:
+    close = get_close_matches(asked, known, n=1)
+    more = " …" if len(known) > _MOST_NAMES else ""
+    hint = f"did you mean {close[0]}?" if close else f"the model has {', '.join(known[:_MOST_NAMES])}{more}"
+    return Problem(place=field, what=what, hint=hint)
