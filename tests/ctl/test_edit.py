@@ -44,6 +44,18 @@ def test_a_field_is_changed_in_its_place_and_the_rest_stays(assignment, before, 
     assert set_field(TEXT, assignment) == TEXT.replace(before, after)
 
 
+def test_the_adapter_to_go_on_from_is_pinned_like_data(tmp_path):
+    text = "base_model: org/name\ninit_adapter: ./adapter\ndatasets: [rows/*.jsonl]\n"
+    spec = parse_spec(rewrite_paths(text, pin_to(tmp_path)), "spec").spec
+    assert spec.init_adapter == str(tmp_path / "adapter")
+    assert spec.datasets[0].path == str(tmp_path / "rows/*.jsonl")
+
+
+def test_a_template_in_the_job_file_is_no_path(tmp_path):
+    text = 'base_model: org/name\ndatasets: [/d]\nchat_template: "{% for m in messages %}{{ m.content }}/{% endfor %}"\n'
+    assert rewrite_paths(text, pin_to(tmp_path)) == text
+
+
 @pytest.mark.parametrize("assignment", ["seed=7", "suffix=tone", "datasets.1.path=c.jsonl", "datasets.0.format=chat"])
 def test_json_stays_json(assignment):
     assert json.loads(set_field(JSON, assignment)) != json.loads(JSON)

@@ -1,6 +1,7 @@
 """Whether another user could read a path, from modes, groups and access lists; and the command that mends it."""
 
 import errno
+import glob
 import grp
 import os
 import pwd
@@ -69,7 +70,15 @@ def find_obstacle(path: Path, reader: Reader) -> Obstacle | None:
 
 
 def _way_to(path: Path) -> Iterator[tuple[Path, int]]:
-    """Each directory on the way, as written and behind links, then the file or all of the folder."""
+    """Each directory on the way, as written and behind links, then the file or all of the folder.
+
+    For a pattern (`/data/*.jsonl`): the way to each file that it finds, and the listing that finds them.
+    """
+    if matches := pattern_matches(path):
+        for match in matches:
+            yield match.parent, READ | SEARCH
+            yield from _way_to(match)
+        return
     absolute, resolved = Path(os.path.abspath(path)), path.resolve()
     for target in dict.fromkeys((absolute, resolved)):
         for parent in reversed(target.parents):
@@ -83,6 +92,13 @@ def _way_to(path: Path) -> Iterator[tuple[Path, int]]:
             yield Path(root, name), READ | SEARCH
         for name in sorted(files):
             yield Path(root, name), READ
+
+
+def pattern_matches(path: Path) -> list[Path]:
+    """What a pattern finds, as we see it, in order; nothing for a path that is none."""
+    if not glob.has_magic(str(path)) or path.exists():
+        return []
+    return [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]
 
 
 def _obstacle(path: Path, blocked_by: Path, needed: int, reader: Reader) -> Obstacle:

@@ -114,6 +114,8 @@ def _named_paths(spec: JobSpec) -> Iterator[Path]:
         return
     if isinstance(model, LocalModel):
         yield from _absolute(model.path)
+    if spec.init_adapter is not None:
+        yield from _absolute(spec.init_adapter)
     if template is not None:
         yield template
 

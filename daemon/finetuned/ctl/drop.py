@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import glob
 import os
 import re
 import secrets
@@ -9,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from finetuned.ctl.access import pattern_matches
 from finetuned.ctl.edit import rewrite_paths
 from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.words import size
@@ -106,13 +108,35 @@ def _copy_all(packed: list[Path], into: Path) -> dict[Path, str]:
     """Path as the job names it → the copy's path inside `into`."""
     inside: dict[Path, str] = {}
     for source in packed:
-        name = _free_name(re.sub(r"[^\w.-]", "_", source.name).lstrip(".") or "file", into)
-        if source.is_dir():
+        matches = pattern_matches(source)
+        base = _before_pattern(source) if matches else source
+        name = _free_name(re.sub(r"[^\w.-]", "_", base.name).lstrip(".") or "file", into)
+        if matches:
+            _copy_matches(matches, base, into / name)
+        elif source.is_dir():
             _copy_folder(source, into / name)
         else:
             _copy(source, into / name)
-        inside[source] = f"./{name}"
+        inside[source] = f"./{name}/{source.relative_to(base)}" if matches else f"./{name}"
     return inside
+
+
+def _before_pattern(pattern: Path) -> Path:
+    """The folder that every match of a pattern lies in."""
+    return next(parent for parent in pattern.parents if not glob.has_magic(str(parent)))
+
+
+def _copy_matches(matches: list[Path], base: Path, target: Path) -> None:
+    _make_folder(target)
+    for match in matches:
+        for folder in reversed(match.relative_to(base).parents[:-1]):
+            if not (target / folder).exists():
+                _make_folder(target / folder)
+        copy = target / match.relative_to(base)
+        if match.is_dir():
+            _copy_folder(match, copy)
+        else:
+            _copy(match, copy)
 
 
 def _free_name(name: str, into: Path) -> str:
@@ -145,5 +169,5 @@ def _require_room(incoming: Path, packed: list[Path]) -> None:
 
 
 def _size_of(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else (path,)
+    files = path.rglob("*") if path.is_dir() else pattern_matches(path) or (path,)
     return sum(file.stat().st_size for file in files if file.is_file())

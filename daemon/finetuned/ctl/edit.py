@@ -165,7 +165,7 @@ PathRewrite = Callable[[str, str], str]
 
 
 def rewrite_paths(text: str, rewrite: PathRewrite) -> str:
-    """`text` with every path it names (base model, data, chat template) passed through `rewrite`."""
+    """`text` with every path it names (base model, data, chat template, adapter) passed through `rewrite`."""
     root = _root_of(text)
     if not isinstance(root, Fields):
         return text
@@ -180,7 +180,7 @@ def rewrite_paths(text: str, rewrite: PathRewrite) -> str:
 def _path_leaves(root: Fields) -> Iterator[tuple[str, Leaf]]:
     for key, value in root.entries:
         field = _canonical(key, [])
-        if field in ("base_model", "chat_template") and isinstance(value, Leaf) and value.text:
+        if field in ("base_model", "chat_template", "init_adapter") and isinstance(value, Leaf) and value.text:
             yield field, value
         elif field in _DATASETS:
             for item in value.items if isinstance(value, Items) else (value,):
