@@ -185,7 +185,12 @@ def sweep_leftovers(job: JobDir) -> None:
 
 
 def retire_old_checkpoints(job: JobDir, keep: int) -> None:
-    """Delete all whole checkpoints but the newest `keep` and those that they name as the best."""
+    """Delete all whole checkpoints but the newest `keep` and those that they name as the best.
+
+    To be called when a new one has just been written whole, so that what a run was resumed from goes only after it. An
+    older kept one names its own best, which is needed where the newest turns out to be damaged. Deletes nothing and
+    raises OSError or ValueError where a kept one does not say its best.
+    """
     whole = [checkpoint for checkpoint in job.list_checkpoints() if checkpoint.is_whole()]
     kept = whole[:keep]
     best_steps = {read_position(checkpoint).best_step for checkpoint in kept}
@@ -193,5 +198,5 @@ def retire_old_checkpoints(job: JobDir, keep: int) -> None:
         if checkpoint.step not in best_steps:
             # Renamed first: a half-deleted checkpoint must not look like a damaged one.
             retired = checkpoint.path.with_name(f".{checkpoint.name}.retired")
-            os.rename(checkpoint.path, retired)
+            rename_durably(checkpoint.path, retired)
             shutil.rmtree(retired)
