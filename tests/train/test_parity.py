@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from finetuned.core.events import Stepped
 from finetuned.core.plan import RunPlan
-from finetuned.train.batches import Order, micro_batches
+from finetuned.train.batches import Order, cut, micro_batches
+from finetuned.train.engine.checkpoint import read_snapshot
 from finetuned.train.fit import build_model, fit
 from finetuned.train.methods.causal import sum_of_losses
 from finetuned.train.rows import Rows
@@ -108,6 +109,39 @@ def test_gradients_do_not_depend_on_how_a_batch_is_cut(model_of: Callable[..., P
     one_at_a_time = gradients(0)
     for budget in (31, 48, 70, 10_000):
         assert (gradients(budget) - one_at_a_time).abs().max() < 1e-6
+
+
+def test_the_gradient_of_eight_rows_is_the_same_cut_1x8_8x1_and_2x4(model_of: Callable[..., Path], tmp_path: Path):
+    rows = random_rows(8)
+    lengths = [len(ids) for ids, _ in rows]
+    assert len(set(lengths)) > 4
+
+    def gradient(budget: int, cut_into: list[int]) -> torch.Tensor:
+        assert [len(part) for part in cut(lengths, budget)] == cut_into
+        spool = tmp_path / str(budget)
+        plan = a_plan(
+            model_of("llama"),
+            spool,
+            rows=rows,
+            tuning=full_tuning(),
+            global_batch_size=8,
+            total_steps=1,
+            micro_batch_tokens=budget,
+            max_grad_norm=0.0,
+            eval_steps=0,
+        )
+        job = a_job(spool, plan)
+        fit(open_attempt(job), plan)
+        assert [event.micro_batches for event in events_of(job, Stepped)] == [len(cut_into)]
+        # Adam's first moment after one step is a tenth of the gradient.
+        states = read_snapshot(job.newest_whole_checkpoint()).optimizer
+        moments = [states[name] for name in sorted(states) if name.startswith("exp_avg/")]
+        return torch.cat([moment.flatten() for moment in moments]) / (1 - plan.optimizer.adam_beta1)
+
+    together = gradient(sum(lengths), [8])
+    assert together.abs().max() > 1e-2
+    assert (gradient(0, [1] * 8) - together).abs().max() < 1e-6
+    assert (gradient(sum(lengths) // 2 + 3, [4, 4]) - together).abs().max() < 1e-6
 
 
 def test_a_run_does_not_depend_on_how_its_batches_are_cut(model_of: Callable[..., Path], tmp_path: Path):
