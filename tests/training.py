@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -15,10 +15,12 @@ from finetuned.core.plan import (
     Cadence,
     DataFacts,
     DataSource,
+    FreezeTuning,
     FullTuning,
     LoraTuning,
     ModelFacts,
     Optimizer,
+    Quantization,
     RunPlan,
     Schedule,
     Selection,
@@ -171,8 +173,16 @@ def full_tuning() -> FullTuning:
     return FullTuning()
 
 
-def lora(dropout: float = 0.0) -> LoraTuning:
-    return LoraTuning(r=4, alpha=8, dropout=dropout, target_modules="all-linear")
+def lora(dropout: float = 0.0, **changes: Any) -> LoraTuning:
+    return LoraTuning(**{"r": 4, "alpha": 8, "dropout": dropout, "target_modules": "all-linear"} | changes)
+
+
+def qlora(kind: Literal["nf4", "fp4", "int8"], **changes: Any) -> LoraTuning:
+    return lora(**{"quantization": Quantization(kind=kind, double_quant=kind != "int8")} | changes)
+
+
+def freeze(*patterns: str) -> FreezeTuning:
+    return FreezeTuning(unfrozen_parameters=patterns)
 
 
 def _model_facts(model: Path) -> ModelFacts:

@@ -115,7 +115,7 @@ def test_a_model_that_lacks_weights_is_refused(spool: Path, tmp_path: Path, llam
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(StageFailed, match=r"lacks 1 weights .*layers\.1\.mlp\.up_proj") as refusal:
-        load_base(a_plan(folder, spool))
+        load_base(a_plan(folder, spool), torch.device("cpu"))
     assert not refusal.value.retry
 
 
@@ -124,7 +124,7 @@ def test_a_torn_weight_file_is_refused_by_the_folder(spool: Path, tmp_path: Path
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     with pytest.raises(StageFailed, match="torn cannot be loaded"):
-        load_base(a_plan(folder, spool))
+        load_base(a_plan(folder, spool), torch.device("cpu"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine whose torch has no GPU")

@@ -16,7 +16,7 @@ from finetuned.host.jobdir import JobDir
 from finetuned.host.stage import StageRun
 from finetuned.train.engine.checkpoint import copied_weights
 from finetuned.train.fit import Fitted, fit
-from training import Killed, a_job, a_plan, events_of, full_tuning, lora, open_attempt
+from training import Killed, a_job, a_plan, events_of, freeze, full_tuning, lora, open_attempt, qlora
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def undisturbed(plan: RunPlan, spool: Path) -> Outcome:
 def a_restless_plan(model_of: Callable[..., Path], spool: Path, **changes: Any) -> RunPlan:
     """Dropout in attention and adapters, three micro-batches a step, an epoch border every six steps."""
     folder = model_of("llama", attention_dropout=0.1)
-    return a_plan(folder, spool, tuning=lora(dropout=0.1), micro_batch_tokens=30, **changes)
+    return a_plan(folder, spool, micro_batch_tokens=30, **{"tuning": lora(dropout=0.1)} | changes)
 
 
 @pytest.fixture
@@ -192,6 +192,73 @@ def test_full_tuning_stopped_and_resumed(model_of: Callable[..., Path], spool: P
     with pytest.raises(StopRequested):
         fit(open_attempt(job, stop_after_step(7)), plan)
     assert_same(outcome_of(job, fit(open_attempt(job), plan)), undisturbed(plan, spool))
+
+
+EIGHT_BITS = {"optim": "adamw_8bit", "weight_decay": 0.01}
+TUNINGS = {
+    "qlora nf4": {"tuning": qlora("nf4", dropout=0.1)},
+    "qlora nf4 in bf16": {"tuning": qlora("nf4", dropout=0.1), "precision": "bf16", "gradient_checkpointing": True},
+    "qlora fp4": {"tuning": qlora("fp4", dropout=0.1)},
+    "qlora int8": {"tuning": qlora("int8", dropout=0.1)},
+    "qlora int8 in bf16": {"tuning": qlora("int8", dropout=0.1), "precision": "bf16"},
+    "8-bit optimizer": {"tuning": qlora("int8", dropout=0.1, r=64), **EIGHT_BITS},
+    "paged optimizer": {"tuning": lora(dropout=0.1, r=64), "optim": "paged_adamw_32bit"},
+    "full, 8-bit optimizer": {"tuning": full_tuning(), **EIGHT_BITS},
+    "DoRA, rsLoRA and LoRA+": {
+        "tuning": lora(dropout=0.1, use_dora=True, use_rslora=True, init_lora_weights="gaussian"),
+        "loraplus_lr_ratio": 16.0,
+    },
+    "orthogonal": {"tuning": lora(dropout=0.1, init_lora_weights="orthogonal"), "precision": "bf16"},
+    "modules_to_save": {"tuning": lora(modules_to_save=("lm_head", "embed_tokens")), "precision": "bf16"},
+    "new tokens": {
+        "tuning": qlora("nf4"),
+        "added_tokens": ("<think>",),
+        "added_special_tokens": ("<|tool|>", "<|end|>"),
+    },
+    "freeze": {"tuning": freeze(r"layers\.1\.", "norm"), "precision": "bf16"},
+}
+
+
+FAST = ("qlora nf4", "qlora int8 in bf16", "8-bit optimizer", "new tokens", "freeze")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(case, id=name, marks=() if name in FAST else pytest.mark.slow) for name, case in TUNINGS.items()],
+)
+def test_every_tuning_stopped_and_resumed(model_of: Callable[..., Path], spool: Path, changes: dict[str, Any]):
+    plan = a_plan(model_of("llama", attention_dropout=0.1), spool, micro_batch_tokens=30, total_steps=6, **changes)
+    job = a_job(spool, plan)
+    with pytest.raises(StopRequested):
+        fit(open_attempt(job, stop_after_step(3)), plan)
+    assert_same(outcome_of(job, fit(open_attempt(job), plan)), undisturbed(plan, spool))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_qlora_with_an_8_bit_optimizer_killed_after_every_single_step(
+    model_of: Callable[..., Path], spool: Path, kind: Any
+):
+    tuning = qlora(kind, dropout=0.1, r=64)
+    plan = a_restless_plan(model_of, spool, tuning=tuning, precision="bf16", save_steps=1, **EIGHT_BITS)
+    job = a_job(spool, plan)
+
+    def kill_after_next_save(event: Event, _run: StageRun) -> None:
+        if isinstance(event, Stepped) and event.step > job_step + 1:
+            raise Killed
+
+    kills = 0
+    while True:
+        newest = job.newest_whole_checkpoint()
+        job_step = newest.step if newest else 0
+        try:
+            fitted = fit(open_attempt(job, kill_after_next_save), plan)
+        except Killed:
+            kills += 1
+            continue
+        break
+    assert kills > 8
+    assert_same(outcome_of(job, fitted), undisturbed(plan, spool))
 
 
 def test_early_stopping_counts_on_over_a_stop(model_of: Callable[..., Path], spool: Path):

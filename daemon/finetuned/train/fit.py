@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from finetuned.core.plan import RunPlan
+from finetuned.core.plan import AdapterFacts, LoraTuning, RunPlan
 from finetuned.core.problems import StageFailed
 from finetuned.host.stage import StageRun
 from finetuned.host.store import Store
+from finetuned.host.tokenizer import token_ids
 from finetuned.train.batches import Order
 from finetuned.train.engine.loop import Data, Learner, Loop
 from finetuned.train.engine.optimizer import build_optimizer
@@ -18,7 +19,8 @@ from finetuned.train.engine.restore import restore_best, restore_newest
 from finetuned.train.engine.saver import Saver
 from finetuned.train.model.adapt import adapt
 from finetuned.train.model.isolation import is_isolated
-from finetuned.train.model.load import choose_device, load_base, require_prepared_model
+from finetuned.train.model.load import choose_device, load_base, load_tokenizer, require_prepared_model
+from finetuned.train.model.tokens import grow_embeddings
 from finetuned.train.model.tuned import TunedModel
 from finetuned.train.rows import open_rows
 
@@ -59,11 +61,18 @@ def fit(run: StageRun, plan: RunPlan) -> Fitted:
 def build_model(run: StageRun, plan: RunPlan) -> TunedModel:
     """The base model with its trained part, the same for the same plan."""
     device = choose_device(plan, run.job.spool)
-    if plan.model.files:
-        require_prepared_model(plan.model, run.job.facts_file.stat().st_ctime_ns)
-    base: Any = load_base(plan)
+    for prepared in (plan.model, _earlier_adapter(plan)):
+        if prepared is not None and prepared.files:
+            require_prepared_model(prepared, run.job.facts_file.stat().st_ctime_ns)
+    new_tokens = token_ids(load_tokenizer(plan), (*plan.added_tokens, *plan.added_special_tokens))
+    base: Any = load_base(plan, device)
     seed_everything(plan.seed)
-    return adapt(base, plan, device)
+    grow_embeddings(base, new_tokens, plan.seed)
+    return adapt(base, plan, device, new_tokens)
+
+
+def _earlier_adapter(plan: RunPlan) -> AdapterFacts | None:
+    return plan.tuning.init_adapter if isinstance(plan.tuning, LoraTuning) else None
 
 
 def _assert_finite(model: TunedModel, step: int) -> None:

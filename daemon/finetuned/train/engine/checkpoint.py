@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -59,13 +59,13 @@ class Snapshot:
     weights: Tensors
     """Trained weights by name."""
     optimizer: Tensors
-    """Optimizer states, each named KIND/WEIGHT, e.g. exp_avg/model.norm.weight."""
+    """Optimizer states, each named KIND/WEIGHT, e.g. exp_avg/model.norm.weight; a whole number is an int64 scalar."""
     randomness: Tensors
 
 
 def take_snapshot(position: Position, model: TunedModel, optimizer: Optimizer, randomness: Tensors) -> Snapshot:
     states = {
-        f"{kind}/{name}": _copied(value)
+        f"{kind}/{name}": torch.tensor(value) if isinstance(value, int) else _copied(value)
         for name, weight in model.trainable.items()
         for kind, value in optimizer.state[weight].items()
     }
@@ -157,9 +157,9 @@ def read_snapshot(checkpoint: Checkpoint) -> Snapshot:
 
 @torch.no_grad()
 def put_weights(weights: Mapping[str, torch.Tensor], model: TunedModel) -> None:
-    """Set the trained weights. Raises ValueError where names or shapes are not the model's."""
-    expected = {name: tuple(weight.shape) for name, weight in model.trainable.items()}
-    found = {name: tuple(weight.shape) for name, weight in weights.items()}
+    """Set the trained weights. Raises ValueError where names, shapes or types are not the model's."""
+    expected = {name: (weight.dtype, *weight.shape) for name, weight in model.trainable.items()}
+    found = {name: (weight.dtype, *weight.shape) for name, weight in weights.items()}
     if expected != found:
         differing = sorted(dict(expected.items() ^ found.items()))
         raise ValueError(f"{len(differing)} weights are not the model's, among them {', '.join(differing[:3])}")
@@ -167,15 +167,27 @@ def put_weights(weights: Mapping[str, torch.Tensor], model: TunedModel) -> None:
         weight.copy_(weights[name])
 
 
+@torch.no_grad()
 def put_optimizer_states(states: Mapping[str, torch.Tensor], model: TunedModel, optimizer: Optimizer) -> None:
-    """Set the optimizer's states of the trained weights."""
+    """Set the optimizer's states of the trained weights, each in the type that it was saved in."""
     by_weight: dict[str, Tensors] = {}
     for label, value in states.items():
         kind, name = label.split("/", 1)
         by_weight.setdefault(name, {})[kind] = value
     for name, weight in model.trainable.items():
         if name in by_weight:
-            optimizer.state[weight] = {kind: value.to(weight.device) for kind, value in by_weight[name].items()}
+            optimizer.state[weight] = {
+                kind: _restored(kind, value, weight, optimizer) for kind, value in by_weight[name].items()
+            }
+
+
+def _restored(kind: str, value: torch.Tensor, weight: torch.Tensor, optimizer: Any) -> torch.Tensor | int:
+    if value.dtype == torch.int64 and value.ndim == 0:
+        return int(value)
+    if kind in ("state1", "state2"):  # bitsandbytes' own, which may have to lie in memory that is paged.
+        buffer: torch.Tensor = optimizer.get_state_buffer(weight, dtype=value.dtype)
+        return buffer.copy_(value)
+    return value.to(weight.device)
 
 
 def sweep_leftovers(job: JobDir) -> None:

@@ -98,7 +98,7 @@ class Loop:
             raise self._not_finite(loss, norm, rows)
         learning_rate = learning_rate_at(done, self._plan.optimizer.learning_rate, self._plan.schedule)
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["lr_factor"]
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._move(self.position.model_copy(update={"step": done + 1}))

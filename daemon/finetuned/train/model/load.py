@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-from finetuned.core.plan import FullTuning, ModelFacts, RunPlan
+from finetuned.core.plan import AdapterFacts, FullTuning, ModelFacts, RunPlan
 from finetuned.core.problems import StageFailed
 from finetuned.host.machine import look_at
 from finetuned.host.store import hash_files
+from finetuned.host.tokenizer import TokensUnusable
+from finetuned.host.tokenizer import load_tokenizer as load_grown_tokenizer
+from finetuned.train.model.quantize import keep_trainable, quantized_loading
 
 
 def choose_device(plan: RunPlan, spool: Path) -> torch.device:
@@ -27,8 +30,8 @@ def choose_device(plan: RunPlan, spool: Path) -> torch.device:
     return torch.device(plan.device)
 
 
-def require_prepared_model(model: ModelFacts, hashed_ns: int) -> None:
-    """Raise StageFailed (no retry) where a file of the base model is no longer the one that prepare hashed.
+def require_prepared_model(model: ModelFacts | AdapterFacts, hashed_ns: int) -> None:
+    """Raise StageFailed (no retry) where a file of a model or an adapter is no longer the one that prepare hashed.
 
     `hashed_ns`: when (ctime) the hashes were written. A file that was not touched since is not read again.
     """
@@ -46,12 +49,12 @@ def require_prepared_model(model: ModelFacts, hashed_ns: int) -> None:
                 f"{folder / expected.path} is not the file that this job was prepared with "
                 f"({expected.size_bytes:,} bytes, sha256 {expected.sha256[:12]}…)",
                 retry=False,
-                hint="put the model back and resume the job, or resubmit it to train on the model as it is now",
+                hint="put the file back and resume the job, or resubmit it to train on what is there now",
             )
 
 
-def load_base(plan: RunPlan) -> Any:
-    """The base model on the CPU, in bf16 where it stays frozen in a bf16 run, else in fp32.
+def load_base(plan: RunPlan, device: torch.device) -> Any:
+    """The base model, in bf16 where it stays frozen in a bf16 run, else in fp32; on the CPU, or quantized on `device`.
 
     Raises StageFailed (no retry) where the folder does not hold every weight of its architecture in its shape: what is
     missing would silently be random.
@@ -67,6 +70,7 @@ def load_base(plan: RunPlan) -> Any:
             attn_implementation="sdpa",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # Told below by name; transformers 5.24 says only "look at the above report".
+            **quantized_loading(plan, device),
         )
     except (ValueError, SafetensorError) as error:
         raise StageFailed(
@@ -89,8 +93,13 @@ def load_base(plan: RunPlan) -> Any:
             retry=False,
             hint="copy config.json and the weights again, from the same place",
         )
+    keep_trainable(model)
     return model
 
 
 def load_tokenizer(plan: RunPlan) -> Any:
-    return AutoTokenizer.from_pretrained(plan.model.path, local_files_only=True)
+    """The base model's tokenizer with the plan's new tokens. Raises StageFailed (no retry)."""
+    try:
+        return load_grown_tokenizer(Path(plan.model.path), plan.added_tokens, plan.added_special_tokens)
+    except TokensUnusable as error:
+        raise StageFailed(f"added_tokens: {error}", retry=False) from error
