@@ -13,6 +13,8 @@ from finetuned.core.plan import (
     Cadence,
     DataFacts,
     DataSource,
+    Exports,
+    FreezeTuning,
     FullTuning,
     LoraTuning,
     ModelFacts,
@@ -31,8 +33,13 @@ LORA = LoraTuning(r=4, alpha=8, dropout=0.0, target_modules="all-linear")
 JOB = "20261130-221500-support-tone-7f3a09c1"
 
 
-def a_plan(tuning: LoraTuning | FullTuning = LORA, model_path: str = "/models/tiny", **changes: object) -> RunPlan:
-    """A plan of 12 steps; changes go to the plan, or to `model` and `data` where those have a field of that name."""
+def a_plan(
+    tuning: LoraTuning | FullTuning | FreezeTuning = LORA, model_path: str = "/models/tiny", **changes: object
+) -> RunPlan:
+    """A plan of 12 steps; changes go to the plan, or to `model` and `data` where those have a field of that name.
+
+    `merge` and `gguf` are its exports.
+    """
     model = {
         "name": model_path,
         "path": model_path,
@@ -63,7 +70,9 @@ def a_plan(tuning: LoraTuning | FullTuning = LORA, model_path: str = "/models/ti
     }
     for facts, kind in ((model, ModelFacts), (data, DataFacts)):
         facts |= {name: changes.pop(name) for name in list(changes) if name in kind.model_fields}
+    exports = {name: changes.pop(name) for name in ("merge", "gguf") if name in changes}
     fields: dict[str, object] = {
+        "exports": Exports.model_validate(exports),
         "method": "sft",
         "tuning": tuning,
         "model": ModelFacts.model_validate(model),

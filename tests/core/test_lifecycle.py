@@ -165,6 +165,15 @@ def test_an_early_end_is_a_success_that_says_why():
     )
 
 
+def test_what_could_not_be_made_beside_training_is_told_and_fails_nothing():
+    ending = finished("").model_copy(update={"shortfall": "no GGUF file could be made: no room"})
+    gone = a_stage((an_attempt(ending=ending), None))
+    assert decide(an_active_job(gone), LIMITS) == Conclude(
+        Outcome.SUCCEEDED,
+        "all planned steps done, artifacts reloaded and compared; no GGUF file could be made: no room",
+    )
+
+
 def test_failed_for_good_fails_the_job():
     gone = a_stage((an_attempt(ending=failed_for_good("the loss is NaN at step 5")), None))
     assert decide(an_active_job(gone), LIMITS) == Conclude(

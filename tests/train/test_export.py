@@ -1,6 +1,6 @@
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,21 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import tiny
-from exports import LORA, a_plan, a_stage_run, a_whole_run
-from finetuned.core.events import Exported
-from finetuned.core.job import Stage
-from finetuned.core.plan import FullTuning, RunPlan
+from finetuned.core.plan import FullTuning
 from finetuned.core.problems import StageFailed, StopRequested
-from finetuned.host.journal import read_events
-from finetuned.host.stage import StageRun, StopFlag
+from finetuned.host.stage import StopFlag
 from finetuned.train import samples
-from finetuned.train.export import export
+from finetuned.train.export import release
 from finetuned.train.probes import Probe
-from finetuned.train.samples import AnswerEnd, before_and_after
+from finetuned.train.samples import AnswerEnd, answers_after
+from trained import STOPS, Trained, a_full_run, a_lora_run, logits, proofs_in_this_process
 
-STOPS = (2, 0)
-"""<|im_end|>, and <|pad|> as a second one."""
+
+@pytest.fixture(scope="module", autouse=True)
+def proven_here() -> Iterator[None]:
+    """tests/train/test_proof.py has the fresh process; here it would cost 5 to 10 s a test."""
+    with proofs_in_this_process():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -37,54 +38,6 @@ def bf16_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny.build_model(tmp_path_factory.mktemp("models") / "tiny-bf16")
     transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
     return folder
-
-
-class Trained:
-    """A tuned model that is about to be exported in its own spool."""
-
-    def __init__(self, spool: Path, base: Path, plan: RunPlan, network: Any):
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(base)
-        self.plan, self.network = plan, network
-        self.rows = [
-            self.tokenizer.apply_chat_template(row["messages"][:1], add_generation_prompt=True)["input_ids"]
-            for row in tiny.chat_rows(2)
-        ]
-        self.probes = [
-            {"prompt": f"add {i}", "prompt_ids": row, "reference": f"gives {i}"} for i, row in enumerate(self.rows)
-        ]
-        self.run: StageRun = a_stage_run(spool, plan, self.probes, a_whole_run())
-        self.artifacts = self.run.job.artifacts
-
-    def export(self) -> "Trained":
-        export(self.run, self.plan, self.network, self.tokenizer, step=12)
-        return self
-
-    def exported(self) -> Exported:
-        return next(e for e in read_events(self.run.job.events_file(Stage.TRAIN)) if isinstance(e, Exported))
-
-
-def a_lora_run(spool: Path, base: Path, dtype: torch.dtype = torch.float32, **changes: Any) -> Trained:
-    torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
-    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    network = peft.get_peft_model(model, config)
-    for name, weight in network.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight.data, std=0.3)
-    network.train()
-    plan = a_plan(LORA, str(base), **{"chat_template": tiny.CHATML, "stop_token_ids": STOPS} | changes)
-    return Trained(spool, base, plan, network)
-
-
-def a_full_run(spool: Path, base: Path, **changes: Any) -> Trained:
-    torch.manual_seed(1)
-    network = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    network.config.use_cache = False
-    for weight in network.parameters():
-        weight.data += 0.05 * torch.randn_like(weight)
-    network.train()
-    plan = a_plan(FullTuning(), str(base), **{"chat_template": tiny.CHATML, "stop_token_ids": STOPS} | changes)
-    return Trained(spool, base, plan, network)
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +60,6 @@ def folder_of(trained: Trained) -> Path:
     return trained.artifacts / ("model" if isinstance(trained.plan.tuning, FullTuning) else "adapter")
 
 
-@torch.no_grad()
-def logits(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    model.eval()
-    return torch.cat([model(input_ids=torch.tensor([row]), use_cache=False).logits[0].float() for row in rows])
-
-
 def test_the_three_lines_of_the_card_load_the_trained_model(either: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     card = (folder_of(either) / "README.md").read_text()
     lines = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0].strip()
@@ -120,9 +67,7 @@ def test_the_three_lines_of_the_card_load_the_trained_model(either: Trained, mon
     monkeypatch.chdir(either.artifacts)
     scope: dict[str, Any] = {}
     exec(lines, scope)
-    torch.testing.assert_close(
-        logits(scope["model"], either.rows), logits(either.network, either.rows), rtol=1e-5, atol=1e-5
-    )
+    torch.testing.assert_close(logits(scope["model"], either.rows), either.logits, rtol=1e-5, atol=1e-5)
     assert scope["tokenizer"].chat_template == tiny.CHATML
 
 
@@ -139,14 +84,14 @@ def test_the_card_answers_a_chat_as_it_says(
 def test_the_adapter_loads_onto_a_base_that_is_already_there(lora: Trained, base: Path) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(base)
     loaded = peft.PeftModel.from_pretrained(model, lora.artifacts / "adapter")
-    torch.testing.assert_close(logits(loaded, lora.rows), logits(lora.network, lora.rows), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits(loaded, lora.rows), lora.logits, rtol=1e-5, atol=1e-5)
 
 
 def test_the_exported_model_is_whole(full: Trained, base: Path) -> None:
     files = {path.name for path in (full.artifacts / "model").iterdir()}
     assert files >= {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "README.md"}
     before, after = (json.loads((folder / "config.json").read_text()) for folder in (base, full.artifacts / "model"))
-    assert after == before
+    assert after == before | {"eos_token_id": list(STOPS)}
 
 
 def test_the_artifacts_hold_everything_a_person_looks_at(either: Trained) -> None:
@@ -183,18 +128,15 @@ def test_samples_show_answers_before_and_after(either: Trained) -> None:
     assert "gives 0" in text
 
 
-def test_exporting_leaves_the_model_and_randomness_as_they_were(tmp_path: Path, base: Path) -> None:
-    trained = a_lora_run(tmp_path, base)
-    weights = {name: weight.clone() for name, weight in trained.network.state_dict().items()}
-    trainable = [name for name, weight in trained.network.named_parameters() if weight.requires_grad]
-    random = torch.get_rng_state()
-    trained.export()
-    assert torch.equal(torch.get_rng_state(), random)
-    assert trained.network.training
-    assert [name for name, weight in trained.network.named_parameters() if weight.requires_grad] == trainable
-    after = trained.network.state_dict()
-    assert after.keys() == weights.keys()
-    assert all(torch.equal(after[name], weight) for name, weight in weights.items())
+@pytest.mark.parametrize("a_run", [a_lora_run, a_full_run])
+def test_the_memory_of_the_trained_model_is_given_back_whoever_still_names_it(
+    tmp_path: Path, base: Path, a_run: Any
+) -> None:
+    network = a_run(tmp_path, base).network
+    weights = list(network.parameters())
+    release(network)
+    assert sum(weight.numel() for weight in weights) == 0
+    assert not list(network.parameters())
 
 
 def test_a_full_model_is_stored_in_its_bases_own_type(tmp_path: Path, bf16_base: Path) -> None:
@@ -211,12 +153,6 @@ def test_an_adapter_over_a_bf16_base_keeps_its_fp32_weights(tmp_path: Path, bf16
     weights = load_file(trained.artifacts / "adapter" / "adapter_model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert trained.exported().largest_logit_difference == 0
-
-
-def test_an_adapter_of_a_hub_model_names_it_and_its_revision(tmp_path: Path, base: Path) -> None:
-    trained = a_lora_run(tmp_path, base, name="acme/tiny", revision="c0ffee").export()
-    config = json.loads((trained.artifacts / "adapter" / "adapter_config.json").read_text())
-    assert (config["base_model_name_or_path"], config["revision"]) == ("acme/tiny", "c0ffee")
 
 
 class StopsLater(StopFlag):
@@ -282,14 +218,14 @@ def test_a_weight_that_is_not_finite_fails_the_job(tmp_path: Path, base: Path, a
 
 def test_a_stop_leaves_no_artifacts_and_the_next_attempt_exports(tmp_path: Path, base: Path) -> None:
     trained = a_lora_run(tmp_path, base)
-    trained.run.stop = StopsLater(looks=3)
+    trained.run.stop = StopsLater(looks=4)
     with pytest.raises(StopRequested):
         trained.export()
     assert not trained.artifacts.exists()
     trained.run.stop = StopFlag()
     trained.export()
     assert (trained.artifacts / "report.html").is_file()
-    assert not [path for path in trained.run.job.path.iterdir() if path.name.startswith(".artifacts")]
+    assert not [path for path in trained.run.job.path.iterdir() if path.name.startswith(".")]
 
 
 def test_artifacts_of_an_earlier_attempt_are_replaced(tmp_path: Path, base: Path) -> None:
@@ -305,15 +241,13 @@ def test_artifacts_are_readable_by_the_group(lora: Trained) -> None:
     assert all(path.stat().st_mode & 0o040 for path in lora.artifacts.rglob("*"))
 
 
-def test_samples_keep_to_their_time(lora: Trained) -> None:
-    probes = [Probe.model_validate(probe) for probe in lora.probes]
-    lora.network.eval()
-    answers = before_and_after(lora.run, lora.plan, lora.network, lora.tokenizer, probes, budget_seconds=0)
-    assert {answer.end for sample in answers for answer in (sample.before, sample.after)} <= {
-        AnswerEnd.TIME,
-        AnswerEnd.STOP,
-    }
-    lengths = [len(lora.tokenizer.encode(sample.after.text)) for sample in answers]
+def test_samples_keep_to_their_time(tmp_path: Path, base: Path) -> None:
+    trained = a_lora_run(tmp_path, base)
+    probes = [Probe.model_validate(probe) for probe in trained.probes]
+    trained.network.eval()
+    answers = answers_after(trained.run, trained.plan, trained.network, trained.tokenizer, probes, budget_seconds=0)
+    assert {answer.end for answer in answers} <= {AnswerEnd.TIME, AnswerEnd.STOP}
+    lengths = [len(trained.tokenizer.encode(answer.text)) for answer in answers]
     assert max(lengths) < samples.MAX_NEW_TOKENS / 2
 
 

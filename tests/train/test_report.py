@@ -35,6 +35,20 @@ SAMPLE = Sample(
 )
 
 
+A_PROOF = Proof(
+    folder="adapter",
+    tensors=8,
+    largest_logit_difference=1e-6,
+    largest_logit=12.0,
+    tolerance=1e-4,
+    tokens=99,
+    chats=3,
+    answer_tokens=7,
+    answer_stopped=True,
+    dtype="float32",
+)
+
+
 def a_report(events: list[Event] | None = None, **changes: object) -> Report:
     facts: dict[str, object] = {
         "job": JOB,
@@ -42,8 +56,7 @@ def a_report(events: list[Event] | None = None, **changes: object) -> Report:
         "step": 12,
         "events": tuple(a_whole_run() if events is None else events),
         "samples": (SAMPLE,),
-        "proof": Proof(tensors=8, largest_logit_difference=1e-6, largest_logit=12.0, tolerance=1e-4),
-        "weights_dtype": "float32",
+        "proofs": (A_PROOF,),
         "written": EVENING + timedelta(minutes=75),
     }
     return Report(**(facts | changes))  # type: ignore[arg-type]
@@ -191,7 +204,7 @@ def test_a_short_run_without_evaluation_has_a_report(events: list[Event], tmp_pa
     assert "eval loss" not in Page(written(report, tmp_path)).text.replace("best weights by eval loss", "")
     assert "not measured" in (tmp_path / "samples.md").read_text()
     assert (tmp_path / "loss.png").read_bytes()
-    write_model_card(report, tmp_path)
+    write_model_card(report, tmp_path, report.proof)
     assert "Not evaluated" in (tmp_path / "README.md").read_text()
 
 
@@ -215,21 +228,22 @@ def test_durations_read_as_people_say_them() -> None:
 
 def test_the_card_of_a_hub_model_names_its_base_to_the_hub(tmp_path: Path) -> None:
     plan = a_plan(name="hub:acme/llama@main", revision="c0ffee", model_path="/store/models/x")
-    write_model_card(a_report(plan=plan), tmp_path)
+    write_model_card(a_report(plan=plan), tmp_path, A_PROOF)
     front_matter = (tmp_path / "README.md").read_text().split("---")[1]
     assert 'base_model: "acme/llama"' in front_matter
     assert 'library_name: "peft"' in front_matter
 
 
 def test_the_card_of_a_folder_gives_the_hub_no_path_that_it_would_refuse(tmp_path: Path) -> None:
-    write_model_card(a_report(plan=a_plan(FullTuning()), weights_dtype="bfloat16"), tmp_path)
+    proof = A_PROOF.model_copy(update={"folder": "model", "dtype": "bfloat16"})
+    write_model_card(a_report(plan=a_plan(FullTuning()), proofs=(proof,)), tmp_path, proof)
     card = (tmp_path / "README.md").read_text()
     assert "base_model" not in card.split("---")[1]
     assert "stored as | bfloat16, the base model's own type (trained in float32)" in card
 
 
 def test_the_card_states_data_settings_losses_and_versions(tmp_path: Path) -> None:
-    write_model_card(a_report(), tmp_path)
+    write_model_card(a_report(), tmp_path, A_PROOF)
     card = (tmp_path / "README.md").read_text()
     for part in ("/srv/data/support.jsonl", "ab" * 32, "2.5000 → 1.2000", "`learning_rate` | `0.0002`", "- torch 2"):
         assert part in card

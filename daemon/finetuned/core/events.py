@@ -117,12 +117,16 @@ class Checkpointed(_Event):
 
 
 class Exported(_Event):
-    """Artifacts are written, reloaded and compared. `largest_logit_difference` is over the probe rows."""
+    """Artifacts are written, reloaded and compared. `largest_logit_difference` is over the probe rows.
+
+    `merge_drift`: the merged model's largest difference, in parts of the largest logit.
+    """
 
     event: Literal["exported"] = "exported"
     step: int
     files: tuple[str, ...]
     largest_logit_difference: float
+    merge_drift: float | None = None
 
 
 class Finished(_Event):
@@ -132,6 +136,8 @@ class Finished(_Event):
     step: int = 0
     early_end: str = ""
     """Why fewer steps than planned were right, e.g. "early stopping: ..."; empty when all were done."""
+    shortfall: str = ""
+    """What was asked for beside training and could not be made, and why; the result is good without it."""
 
 
 class Stopped(_Event):

@@ -261,8 +261,9 @@ def _decide_active(facts: JobFacts) -> Action:
         return Move(Phase.OUTBOX, "it has a result")
     attempt = facts.train.newest.attempt if facts.train.newest else None
     match attempt.ending if attempt else None:
-        case Finished(early_end=early_end):
-            return Conclude(Outcome.SUCCEEDED, early_end or "all planned steps done, artifacts reloaded and compared")
+        case Finished(early_end=early_end, shortfall=shortfall):
+            reason = early_end or "all planned steps done, artifacts reloaded and compared"
+            return Conclude(Outcome.SUCCEEDED, f"{reason}; {shortfall}" if shortfall else reason)
         case FailedForGood() as ending:
             return _failed_for_good(Stage.TRAIN, ending)
         case ending:

@@ -15,7 +15,7 @@ from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.jobs import find_job, open_spool
 from finetuned.ctl.words import print_json, say, size
 from finetuned.host.files import sync_directory, sync_file
-from finetuned.host.jobdir import JobDir
+from finetuned.host.jobdir import JobDir, Unreadable
 
 
 class Fetched(Record):
@@ -47,6 +47,8 @@ def get(
     fetched = _copy(found, target)
     print_json(fetched) if as_json else typer.echo(fetched.path)
     say(f"{fetched.files} files, {size(fetched.size_bytes)}")
+    if _lacks_gguf(found):
+        say(f"the GGUF file that was asked for could not be made; finetunectl status {found.job} says why")
 
 
 def _require_artifacts(job: JobDir) -> None:
@@ -57,6 +59,14 @@ def _require_artifacts(job: JobDir) -> None:
         raise Sorry(ExitCode.BAD_NEWS, f"{job.job} is {job.phase} and has no artifacts", hint)
     hint = f"finetunectl status {job.job} shows how far it is"
     raise Sorry(ExitCode.BAD_NEWS, f"{job.job} ({job.phase}) has no artifacts yet", hint)
+
+
+def _lacks_gguf(job: JobDir) -> bool:
+    try:
+        plan = job.read_plan()
+    except Unreadable:
+        return False
+    return plan is not None and plan.exports.gguf != "none" and not (job.artifacts / "gguf").is_dir()
 
 
 def _require_nobodys_home(target: Path, spool: Path) -> None:

@@ -12,7 +12,8 @@ import finetuned
 from finetuned.core.plan import Machine
 from finetuned.ctl.facts import Check
 from finetuned.host import machine
-from finetuned.host.settings import InvalidSettings, config_directory, read_settings
+from finetuned.host.converter import GgufPrograms, NoProgram
+from finetuned.host.settings import InvalidSettings, Settings, config_directory, read_settings
 
 _TORCH_SECONDS = 120
 _LOOK_AT_TORCH = """
@@ -31,6 +32,7 @@ def check_machine(place: Path) -> Iterator[Check]:
     """`place`: a directory on the disk that matters."""
     yield _python()
     yield _settings()
+    yield _gguf()
     yield from _gpu_and_torch(place)
     yield _clock()
     yield _watches()
@@ -49,6 +51,21 @@ def _settings() -> Check:
     except InvalidSettings as error:
         return Check(name="settings", state="fail", what=str(error), hint="the daemon does not start with this file")
     return Check(name="settings", state="ok", what=f"{place}" if place.exists() else f"all defaults (no {place})")
+
+
+def _gguf() -> Check:
+    """Whether `export: {gguf: …}` can be had; a machine without it is as good as any for all other jobs."""
+    try:
+        settings = read_settings(config_directory())
+    except InvalidSettings:
+        settings = Settings()
+    is_asked = settings.gguf_converter is not None or settings.gguf_quantizer is not None
+    try:
+        found = GgufPrograms.find("q4_k_m", settings)
+    except NoProgram as error:
+        what = str(error) if is_asked else "no llama.cpp here; jobs that ask for export.gguf are refused"
+        return Check(name="gguf", state="warn" if is_asked else "ok", what=what, hint=error.hint if is_asked else "")
+    return Check(name="gguf", state="ok", what=f"{found.converter[-1]} and {(found.quantizer or ('',))[-1]}")
 
 
 def _gpu_and_torch(place: Path) -> Iterator[Check]:

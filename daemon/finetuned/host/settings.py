@@ -26,6 +26,14 @@ class Settings(BaseModel):
     arriving_seconds: float = Field(60.0, ge=0, description="A parse error of a younger file means: still arriving.")
     stop_timeout_seconds: float = Field(300.0, gt=0, description="From SIGTERM to SIGKILL; fits one checkpoint.")
     network_retry_minutes: float = Field(120.0, ge=0, description="How long prepare keeps trying a failing network.")
+    gguf_converter: str | None = Field(
+        None,
+        description="Command or path of llama.cpp's convert_hf_to_gguf.py; looked for on PATH when absent.",
+    )
+    gguf_quantizer: str | None = Field(
+        None, description="Command or path of llama.cpp's llama-quantize; looked for on PATH when absent."
+    )
+    gguf_minutes: float = Field(120.0, gt=0, description="A conversion to GGUF that takes longer is given up.")
 
 
 def config_directory() -> Path:

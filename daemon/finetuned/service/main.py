@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ EXIT_BAD_SETTINGS = 78  # EX_CONFIG
 def main() -> None:
     arguments = _parse_arguments()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    os.environ["FINETUNED_CONFIG"] = str(arguments.config.absolute())  # Stages read the same settings.
     try:
         settings = read_settings(arguments.config)
         spool = Spool(arguments.spool.absolute())

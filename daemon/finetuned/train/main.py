@@ -8,6 +8,7 @@ from finetuned.core.plan import RunPlan
 from finetuned.core.problems import StageFailed
 from finetuned.host.jobdir import Unreadable
 from finetuned.host.stage import StageRun, now, run_stage
+from finetuned.train.noise import drop_known_noise
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -31,6 +32,7 @@ def train(run: StageRun) -> Ending:
     """Train what plan.json says and export it. Raises StageFailed, StopRequested and OSError: endings of the stage."""
     plan = read_plan(run)
     run.enter("loading")
+    drop_known_noise()
 
     from finetuned.train.export import export
     from finetuned.train.fit import fit
@@ -39,8 +41,8 @@ def train(run: StageRun) -> Ending:
 
     with explained_memory_errors(plan):
         fitted = fit(run, plan)
-        export(run, plan, fitted.model.network, load_tokenizer(plan), fitted.weights_step)
-    return Finished(time=now(), step=fitted.position.step, early_end=fitted.position.early_end)
+        shortfall = export(run, plan, fitted.model.network, load_tokenizer(plan), fitted.weights_step)
+    return Finished(time=now(), step=fitted.position.step, early_end=fitted.position.early_end, shortfall=shortfall)
 
 
 def read_plan(run: StageRun) -> RunPlan:

@@ -2,14 +2,23 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from finetuned.core.plan import LoraTuning, ModelFacts
+from finetuned.core.plan import ModelFacts
+from finetuned.host.files import write_whole
 from finetuned.train.report import Report, render
 
+if TYPE_CHECKING:
+    from finetuned.train.proof import Proof
 
-def write_model_card(report: Report, folder: Path) -> None:
-    """Write README.md with Hugging Face front matter, in place of any that a library left there."""
-    (folder / "README.md").write_text(render("README.md.jinja", report, front_matter=_front_matter(report)))
+
+def write_model_card(report: Report, folder: Path, proof: "Proof") -> None:
+    """Write README.md with Hugging Face front matter, in place of any that a library left there.
+
+    `proof`: of this folder.
+    """
+    text = render("README.md.jinja", report, front_matter=_front_matter(report, proof), proof=proof)
+    write_whole(folder / "README.md", text.encode())
 
 
 def hub_name(model: ModelFacts) -> str | None:
@@ -19,12 +28,11 @@ def hub_name(model: ModelFacts) -> str | None:
     return model.name.removeprefix("hub:").partition("@")[0]
 
 
-def _front_matter(report: Report) -> str:
+def _front_matter(report: Report, proof: "Proof") -> str:
     """YAML (of JSON values, which YAML contains). A folder is no valid `base_model` to the hub, so it is left out."""
-    is_lora = isinstance(report.plan.tuning, LoraTuning)
     values: dict[str, object] = {
         "base_model": hub_name(report.plan.model),
-        "library_name": "peft" if is_lora else "transformers",
+        "library_name": "peft" if proof.folder == "adapter" else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["finetuned", report.plan.method, report.plan.tuning.kind],
     }

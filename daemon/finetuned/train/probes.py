@@ -1,7 +1,7 @@
 """The held-out prompts that prepare set apart: what is asked before and after, and what the export is compared on."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 
@@ -25,6 +25,9 @@ class Probe(Record):
     prompt_ids: tuple[int, ...]
     """Rendered up to where the model is to go on."""
     reference: str
+    messages: tuple[dict[str, Any], ...] | None = None
+    """The chat up to the model's turn, as its template takes it; None where the prompt is no chat."""
+    tools: tuple[dict[str, Any], ...] | None = None
 
     def row(self, tokenizer: Encodes) -> list[int]:
         """Token ids of prompt and reference, at most PROOF_TOKENS: what trained and exported model both read."""

@@ -1,42 +1,103 @@
-"""Proof that the artifacts are the trained model: loaded again by plain transformers and PEFT, and compared.
+"""What is proven of exported folders, in plain records: what they must show (Task), and what they did (Verdict).
 
-Legend: V vocabulary, T tokens of one probe row.
+Both are files: the trained model is measured here, and compared by a fresh process (verify.py) that has never seen it.
+T tokens of one probe row, V vocabulary.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from finetuned.core.plan import RunPlan
 from finetuned.core.problems import StageFailed
+from finetuned.core.record import Record
 
-_EXACT = 1e-4
+EXACT = 1e-4
 """The same weights on the same device: only the order of sums may differ (fp32)."""
-_ROUNDED = 0.1
+ROUNDED = 0.1
 """Weights or activations rounded to bf16, added up over the layers: 0.015 measured with SmolLM2-135M, 30 layers. The
 weights themselves are compared exactly; this finds a network that computes something else with them."""
-_ROOM = 1.2
-"""A model is moved to the GPU when this much more than its weights is free there."""
+MERGED = 1e-3
+"""An fp32 base with the adapter added to its weights: the same sums, rounded at other places."""
 
 
-@dataclass(frozen=True)
-class Proof:
-    """What was compared. Differences are absolute; `largest_logit` gives their scale."""
+class Chat(Record):
+    """What a chat must be rendered and encoded as, up to the model's turn."""
 
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] | None
+    ids: tuple[int, ...]
+
+
+class Text(Record):
+    text: str
+    ids: tuple[int, ...]
+
+
+class Task(Record):
+    """task.json: what the fresh process is to look at, and what it must find."""
+
+    plan: RunPlan
+    artifacts: str
+    """Folder that holds adapter/ or model/."""
+    scratch: str
+    """Folder of logits.safetensors (logits_TV of each row, named "0", "1", …), hub/, and verdict.json, the answer."""
+    proves: Literal["adapter", "model"] | None
+    merges_into: str | None
+    """Where to write the adapter merged into its 16-bit base; None = nowhere."""
+    weights: dict[str, str]
+    """sha256 of every trained weight, in `weights_dtype`, under the name it has in the file or the model."""
+    weights_dtype: str
+    compute_dtype: str
+    """What the base (of an adapter) or the whole model is loaded in to compute the logits."""
+    tolerance: float
+    rows: tuple[tuple[int, ...], ...]
+    prompt: tuple[int, ...]
+    """What the model is asked to go on from; empty = it is not asked."""
+    chats: tuple[Chat, ...]
+    texts: tuple[Text, ...]
+    stops: tuple[int, ...]
+
+
+class Proof(Record):
+    """What was compared of one folder. Differences are absolute; `largest_logit` gives their scale."""
+
+    folder: str
     tensors: int
     largest_logit_difference: float
     largest_logit: float
-    tolerance: float
-    """Relative to the largest logit."""
+    tolerance: float | None
+    """Relative to the largest logit; None = reported, whatever it is."""
+    mean_kl: float = 0.0
+    """Of the folder's next-token distributions from the trained model's, in nats."""
+    tokens: int = 0
+    """Over which both were compared."""
+    chats: int = 0
+    """Probe chats that its tokenizer and template turned into the very ids that were trained on."""
+    answer_tokens: int = 0
+    answer_stopped: bool = False
+    """The model's own answer to a probe ended with one of the ids that generation stops on."""
+    dtype: str = ""
+    """The weights are stored in."""
 
     @property
     def relative_difference(self) -> float:
         return self.largest_logit_difference / self.largest_logit if self.largest_logit else 0.0
+
+
+class Verdict(Record):
+    """verdict.json: what the fresh process found."""
+
+    proofs: tuple[Proof, ...] = ()
+    failure: str = ""
+    """What differs, in words; empty = proven."""
+    trouble: str = ""
+    """Why it could not be told, such as too little memory: another attempt may fare better."""
+    hint: str = ""
 
 
 def require_finite(weights: Mapping[str, Tensor]) -> None:
@@ -51,65 +112,14 @@ def require_finite(weights: Mapping[str, Tensor]) -> None:
         )
 
 
-def prove_adapter(folder: Path, model: Any, rows: Sequence[Sequence[int]], *, computes_in_bf16: bool) -> Proof:
-    """Load the adapter in `folder` beside the trained one, onto the base that is already in memory, and compare.
-
-    Every tensor as PEFT loads it must equal the trained one bit for bit; the logits of `rows` may differ by rounding.
-    The base is not loaded a second time, so a large one costs nothing. Afterwards `model` is as it was.
-    Raises StageFailed (no retry).
-    """
-    from peft import get_peft_model_state_dict
-
-    expected = logits_of(model, rows)
-    with _must_load(folder), _beside(model, folder) as other:
-        tensors = _require_equal(
-            folder, get_peft_model_state_dict(model), get_peft_model_state_dict(model, adapter_name=other)
-        )
-        found = logits_of(model, rows)
-    return _compare(folder, tensors, expected, found, _ROUNDED if computes_in_bf16 else _EXACT)
+def digests_of(weights: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> dict[str, str]:
+    """sha256 of each weight as it is, or will be, in `dtype`."""
+    return {name: _digest(weight.detach().to("cpu", dtype)) for name, weight in weights}
 
 
-def prove_model(folder: Path, model: Any, rows: Sequence[Sequence[int]], saved_dtype: torch.dtype) -> Proof:
-    """Load the model in `folder` to the CPU and compare it with the trained one.
-
-    Every weight must equal the trained one, rounded to `saved_dtype`, bit for bit. The logits of `rows` are computed in
-    fp32 by both, so they differ by that rounding alone; on the trained model's device if a second copy fits there,
-    else on the CPU. Main memory holds one more fp32 copy of the model meanwhile.
-    Raises StageFailed (no retry).
-    """
-    from transformers import AutoModelForCausalLM
-
-    expected = logits_of(model, rows)
-    with _must_load(folder):
-        reloaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    trained = ((name, weight.to("cpu", saved_dtype).float()) for name, weight in model.named_parameters())
-    tensors = _require_equal(folder, trained, dict(reloaded.named_parameters()))
-    device = device_of(model)
-    reloaded.to(device if fits_on(device, reloaded) else "cpu")
-    found = logits_of(reloaded, rows)
-    is_exact = saved_dtype == torch.float32 and device_of(reloaded) == device
-    return _compare(folder, tensors, expected, found, _EXACT if is_exact else _ROUNDED)
-
-
-def prove_tokenizer(folder: Path, tokenizer: Any, chat_template: str | None, prompts: Iterable[Sequence[int]]) -> None:
-    """The tokenizer in `folder` must turn the text of `prompts` (token ids) into the same ids as the one that was
-    trained with, and carry the chat template that the data was rendered with, if any. Raises StageFailed (no retry)."""
-    from transformers import AutoTokenizer
-
-    with _must_load(folder):
-        reloaded = AutoTokenizer.from_pretrained(folder)
-    if chat_template is not None and reloaded.chat_template != chat_template:
-        raise StageFailed(f"the chat template in {folder.name}/ is not the one that was trained with", retry=False)
-    for prompt in prompts:
-        text = tokenizer.decode(prompt, skip_special_tokens=False)
-        expected = tokenizer.encode(text, add_special_tokens=False)
-        found = reloaded.encode(text, add_special_tokens=False)
-        if found != expected:
-            raise StageFailed(
-                f"the tokenizer in {folder.name}/ reads a probe as {len(found)} other tokens than the {len(expected)} "
-                f"that were trained with: {text[:60]!r}",
-                retry=False,
-            )
+def _digest(weight: Tensor) -> str:
+    content = weight.contiguous().view(-1).view(torch.uint8).numpy().data
+    return hashlib.sha256(content).hexdigest()
 
 
 def logits_of(model: Any, rows: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -125,86 +135,7 @@ def device_of(model: Any) -> torch.device:
     return device
 
 
-def fits_on(device: torch.device, model: Any) -> bool:
-    """Whether another model of this size fits beside what is on `device`; main memory is taken to suffice."""
-    if device.type != "cuda":
-        return True
-    free_bytes, _total = torch.cuda.mem_get_info(device)
-    return _ROOM * sum(weight.numel() * weight.element_size() for weight in model.parameters()) < free_bytes
+def write_logits(logits: Sequence[Tensor], scratch: Path) -> None:
+    from safetensors.torch import save_file
 
-
-@contextmanager
-def _beside(model: Any, folder: Path) -> Iterator[str]:
-    """While open, `model` computes with the adapter in `folder`, under the name that is given, instead of its own."""
-    own, other = model.active_adapter, "reloaded"
-    try:
-        # Not with low_cpu_mem_usage: over a bf16 base PEFT 0.21 then rounds the adapter it loads to bf16.
-        model.load_adapter(str(folder), other, torch_device=str(device_of(model)))
-        # PEFT looks at the base's config once more: in the local folder, not on the hub.
-        model.peft_config[other].base_model_name_or_path = model.peft_config[own].base_model_name_or_path
-        model.set_adapter(other)
-        yield other
-    finally:
-        model.set_adapter(own)
-        if other in model.peft_config:
-            model.delete_adapter(other)
-
-
-@contextmanager
-def _must_load(folder: Path) -> Iterator[None]:
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise StageFailed(
-            f"what was exported to {folder.name}/ cannot be loaded again: {error}", retry=False
-        ) from error
-
-
-def _require_equal(
-    folder: Path, trained: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]], saved: Mapping[str, Tensor]
-) -> int:
-    """The number of tensors, all of them equal. Takes the trained ones in turn, so that they need not exist at once."""
-    pairs = trained.items() if isinstance(trained, Mapping) else trained
-    seen, differing = set(), []
-    for name, weight in pairs:
-        seen.add(name)
-        if name not in saved or not torch.equal(saved[name].cpu(), weight.cpu()):
-            differing.append(name)
-    differing += sorted(set(saved) - seen)
-    if differing:
-        raise StageFailed(
-            f"{len(differing)} of {len(seen)} weights in {folder.name}/ are not the trained ones, "
-            f"the first of them {differing[0]}",
-            retry=False,
-            hint="the disk or the file system changed what was written, or a library saves this model wrongly",
-        )
-    return len(seen)
-
-
-def _compare(
-    folder: Path, tensors: int, expected: Sequence[Tensor], found: Sequence[Tensor], tolerance: float
-) -> Proof:
-    proof = Proof(
-        tensors=tensors,
-        largest_logit_difference=_largest(a - b for a, b in zip(expected, found, strict=True)),
-        largest_logit=_largest(expected),
-        tolerance=tolerance,
-    )
-    if not math.isfinite(proof.largest_logit) or not proof.relative_difference <= tolerance:
-        raise StageFailed(
-            f"the model in {folder.name}/ does not answer as the trained one: logits differ by "
-            f"{proof.largest_logit_difference:.4g}, the largest is {proof.largest_logit:.4g}, "
-            f"at most {tolerance:.0e} of it was expected",
-            retry=False,
-        )
-    return proof
-
-
-def _largest(tensors: Iterable[Tensor]) -> float:
-    """Largest absolute value; NaN as soon as there is one."""
-    largest = [each.abs().max() for each in tensors]
-    return float(torch.stack(largest).max()) if largest else 0.0
+    save_file({str(row): each_TV.contiguous() for row, each_TV in enumerate(logits)}, scratch / "logits.safetensors")

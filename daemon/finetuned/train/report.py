@@ -3,7 +3,7 @@
 import base64
 import platform
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -14,8 +14,10 @@ from markupsafe import Markup
 
 from finetuned import __version__
 from finetuned.core.events import Event, History, SetAside, extend
-from finetuned.core.plan import LoraTuning, RunPlan
+from finetuned.core.plan import DataFacts, FreezeTuning, LoraTuning, RunPlan
+from finetuned.host.files import write_whole
 from finetuned.train import chart
+from finetuned.train.gguf import Gguf
 from finetuned.train.metrics import Metrics, metrics_of, write_csv, write_jsonl
 from finetuned.train.samples import Sample
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from finetuned.train.proof import Proof
 
 _MOST_DROPPED_ROWS = 50
-"""Named on the page; a person who needs more of them reads facts.json."""
+"""Named on the page; touched-rows.jsonl beside it names all."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,10 @@ class Report:
     events: tuple[Event, ...]
     """All that the train stage said so far, over all attempts."""
     samples: tuple[Sample, ...]
-    proof: "Proof"
-    weights_dtype: str
-    """Of the exported weights, as in "bfloat16"."""
+    proofs: tuple["Proof", ...]
+    """Of each exported folder; the trained weights themselves come first."""
     written: datetime
+    gguf: Gguf = field(default_factory=Gguf)
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -57,14 +59,27 @@ class Report:
         return tuple(event for event in self.events if isinstance(event, SetAside))
 
     @property
+    def proof(self) -> "Proof":
+        """Of the trained weights themselves, not of another form of them."""
+        return self.proofs[0]
+
+    @property
+    def merged(self) -> "Proof | None":
+        return next((proof for proof in self.proofs if proof.folder == "merged"), None)
+
+    @property
     def folder(self) -> str:
-        """Where the weights stand inside the artifacts."""
-        return "adapter" if isinstance(self.plan.tuning, LoraTuning) else "model"
+        """Where the trained weights stand inside the artifacts."""
+        return self.proof.folder
 
     @property
     def title(self) -> str:
-        kind = "LoRA fine-tuning" if isinstance(self.plan.tuning, LoraTuning) else "full fine-tuning"
-        return f"{kind} of {Path(self.plan.model.name).name}"
+        return f"{tuning_word(self.plan)} fine-tuning of {Path(self.plan.model.name).name}"
+
+    @property
+    def base_came_with_the_job(self) -> bool:
+        """The base lay in the dropped folder, and a copy of it in our own store is all that is left of it."""
+        return self.plan.model.revision is None and Path(self.plan.model.path).name.startswith("dropped--")
 
     @property
     def eval_loss_before(self) -> float | None:
@@ -104,15 +119,15 @@ def write_report(report: Report, into: Path) -> None:
     write_csv(report.metrics, into / "metrics.csv")
     (into / "loss.png").write_bytes(chart.draw(report.metrics, report.title, report.step, "png", chart.LIGHT))
     (into / "samples.md").write_text(render("samples.md.jinja", report))
-    (into / "report.html").write_text(
-        render(
-            "report.html.jinja",
-            report,
-            chart_light=_data_uri(report, chart.LIGHT),
-            chart_dark=_data_uri(report, chart.DARK),
-            most_dropped_rows=_MOST_DROPPED_ROWS,
-        )
+    page = render(
+        "report.html.jinja",
+        report,
+        chart_light=_data_uri(report, chart.LIGHT),
+        chart_dark=_data_uri(report, chart.DARK),
+        most_dropped_rows=_MOST_DROPPED_ROWS,
     )
+    # Whole also where it is written anew beside what is published already.
+    write_whole(into / "report.html", page.encode())
 
 
 def render(template: str, report: Report, **more: Any) -> str:
@@ -128,10 +143,52 @@ def render(template: str, report: Report, **more: Any) -> str:
             metrics=report.metrics,
             settings=settings_of(report.plan),
             versions=versions(),
+            word=tuning_word(report.plan),
+            touched=touched_rows(report.plan.data),
+            proven={proof.folder: proven(proof) for proof in report.proofs},
             **more,
         )
     )
     return text.rstrip() + "\n"
+
+
+def touched_rows(data: DataFacts) -> tuple[str, ...]:
+    """What became of rows that were not trained on as they are, a line a reason; nothing where there were none."""
+    too_long = data.dropped_rows - data.rows_without_targets
+    found = (
+        (too_long, f"dropped as longer than {data.max_seq_length:,} tokens"),
+        (data.rows_without_targets, "dropped for having nothing to learn"),
+        (data.truncated_rows, f"cut to {data.max_seq_length:,} tokens"),
+        (data.weighted_out_rows, "left out by the weights of their sets"),
+    )
+    lines = [f"{_rows(rows)} {'was' if rows == 1 else 'were'} {what}" for rows, what in found if rows > 0]
+    if data.duplicate_rows:
+        lines.append(f"{_rows(data.duplicate_rows)} said exactly what an earlier one did")
+    return tuple(lines)
+
+
+def _rows(number: int) -> str:
+    return "1 row" if number == 1 else f"{number:,} rows"
+
+
+def proven(proof: "Proof") -> tuple[str, ...]:
+    """What the fresh process compared, a line each."""
+    lines = [
+        f"{proof.tensors:,} tensors are the {'merged' if proof.folder == 'merged' else 'trained'} ones, bit for bit"
+    ]
+    if proof.tokens:
+        allowed = "" if proof.tolerance is None else f", {proof.tolerance:g} of it would pass"
+        lines.append(
+            f"logits of {proof.tokens:,} tokens differ from the trained model's by at most "
+            f"{proof.largest_logit_difference:.3g} (the largest is {proof.largest_logit:.3g}{allowed}); "
+            f"mean KL divergence {proof.mean_kl:.2g} nats"
+        )
+    if proof.chats:
+        lines.append(f"{proof.chats:,} probe chats are rendered and encoded to the very ids that were trained on")
+    if proof.answer_tokens:
+        end = "ended with a stop" if proof.answer_stopped else "was cut short"
+        lines.append(f"it generates: its answer of {proof.answer_tokens:,} tokens to a probe {end}")
+    return tuple(lines)
 
 
 def settings_of(plan: RunPlan) -> dict[str, str]:
@@ -141,19 +198,13 @@ def settings_of(plan: RunPlan) -> dict[str, str]:
         "base_model": plan.model.name,
         "revision": plan.model.revision,
         "method": plan.method,
-        "finetuning_type": plan.tuning.kind,
+        **_tuning_settings(plan),
     }
-    if isinstance(plan.tuning, LoraTuning):
-        modules = plan.tuning.target_modules
-        settings |= {
-            "lora_r": plan.tuning.r,
-            "lora_alpha": plan.tuning.alpha,
-            "lora_dropout": plan.tuning.dropout,
-            "lora_target_modules": modules if isinstance(modules, str) else ", ".join(modules),
-        }
     settings |= {
         "max_seq_length": plan.data.max_seq_length,
         "learning_rate": optimizer.learning_rate,
+        "loraplus_lr_ratio": None if optimizer.loraplus_lr_ratio == 1 else optimizer.loraplus_lr_ratio,
+        "optim": optimizer.optim,
         "lr_scheduler_type": schedule.lr_scheduler_type,
         "warmup_steps": schedule.warmup_steps,
         "weight_decay": optimizer.weight_decay,
@@ -175,11 +226,71 @@ def settings_of(plan: RunPlan) -> dict[str, str]:
     return {name: _shown(value) for name, value in settings.items() if value is not None}
 
 
+def _tuning_settings(plan: RunPlan) -> dict[str, object]:
+    new_tokens = [*plan.added_tokens, *plan.added_special_tokens]
+    added: dict[str, object] = {"new tokens": ", ".join(new_tokens) or None}
+    match plan.tuning:
+        case FreezeTuning() as tuning:
+            return {
+                "finetuning_type": "freeze",
+                "unfrozen_parameters": ", ".join(tuning.unfrozen_parameters),
+                **added,
+            }
+        case LoraTuning() as tuning:
+            modules = tuning.target_modules
+            return {
+                "finetuning_type": "lora" if tuning.quantization is None else "qlora",
+                **_quantization_settings(tuning),
+                "lora_r": tuning.r,
+                "lora_alpha": tuning.alpha,
+                "lora_dropout": tuning.dropout,
+                "lora_target_modules": modules if isinstance(modules, str) else ", ".join(modules),
+                "use_dora": tuning.use_dora or None,
+                "use_rslora": tuning.use_rslora or None,
+                "init_lora_weights": None if tuning.init_lora_weights == "default" else tuning.init_lora_weights,
+                "modules_to_save": ", ".join(tuning.modules_to_save) or None,
+                "init_adapter": tuning.init_adapter.path if tuning.init_adapter else None,
+                **added,
+            }
+        case _:
+            return {"finetuning_type": "full", **added}
+
+
+def _quantization_settings(tuning: LoraTuning) -> dict[str, object]:
+    quantization = tuning.quantization
+    if quantization is None:
+        return {}
+    if quantization.kind == "int8":
+        return {"load_in_8bit": True}
+    return {
+        "load_in_4bit": True,
+        "bnb_4bit_quant_type": quantization.kind,
+        "bnb_4bit_use_double_quant": quantization.double_quant,
+    }
+
+
+def tuning_word(plan: RunPlan) -> str:
+    """What kind of tuning it was: LoRA, QLoRA, DoRA, full or partial."""
+    match plan.tuning:
+        case LoraTuning(use_dora=True, quantization=None):
+            return "DoRA"
+        case LoraTuning(use_dora=True):
+            return "QDoRA"
+        case LoraTuning(quantization=None):
+            return "LoRA"
+        case LoraTuning():
+            return "QLoRA"
+        case FreezeTuning():
+            return "partial"
+        case _:
+            return "full"
+
+
 @cache
 def versions() -> dict[str, str]:
     """Exact versions of what computed the result."""
     found = {"finetuned": __version__, "python": platform.python_version()}
-    for package in ("torch", "transformers", "peft", "tokenizers", "safetensors"):
+    for package in ("torch", "transformers", "peft", "tokenizers", "safetensors", "bitsandbytes"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -5,7 +5,6 @@ Legend: B prompts, T tokens.
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
 MAX_NEW_TOKENS = 96
-BUDGET_SECONDS = 60.0
-"""For all answers together: samples are a look, not an evaluation, and must not hold up a finished run."""
+BUDGET_SECONDS = 30.0
+"""For all answers of one model: samples are a look, not an evaluation, and must not hold up a finished run."""
 
 
 class AnswerEnd(StrEnum):
@@ -48,24 +47,42 @@ class Sample:
     after: Answer
 
 
-def before_and_after(
+def answers_after(
     run: StageRun,
     plan: RunPlan,
     model: Any,
     tokenizer: Any,
     probes: Sequence[Probe],
     budget_seconds: float = BUDGET_SECONDS,
-) -> tuple[Sample, ...]:
-    """Greedy answers of the base model and of the trained one, within `budget_seconds` of generation in all.
+) -> list[Answer]:
+    """Greedy answers of the trained model, which must be in evaluation mode, within `budget_seconds` for all.
 
-    With LoRA the base is `model` without its adapter; after full tuning it is loaded again from the plan's folder.
-    `model` must be in evaluation mode. Raises StopRequested after a token.
+    Raises StopRequested after a token.
     """
-    after = _answers(run, plan, model, tokenizer, probes, budget_seconds / 2)
+    return _answers(run, plan, model, tokenizer, probes, budget_seconds)
+
+
+def answers_before(
+    run: StageRun,
+    plan: RunPlan,
+    model: Any | None,
+    tokenizer: Any,
+    probes: Sequence[Probe],
+    budget_seconds: float = BUDGET_SECONDS,
+) -> list[Answer] | None:
+    """The same of what training began with. With a new adapter that is `model` without it; of any other `model` the
+    answer is None, and with no model at all the one that training began with is loaded anew.
+    """
     run.stop.raise_if_set()
-    base, without_adapter = _base_of(plan, model)
-    with without_adapter:
-        before = _answers(run, plan, base, tokenizer, probes, budget_seconds / 2)
+    if model is None:
+        return _answers(run, plan, _first_model(plan, tokenizer), tokenizer, probes, budget_seconds)
+    if not isinstance(plan.tuning, LoraTuning) or plan.tuning.init_adapter is not None:
+        return None
+    with model.disable_adapter():
+        return _answers(run, plan, model, tokenizer, probes, budget_seconds)
+
+
+def in_pairs(probes: Sequence[Probe], before: Sequence[Answer], after: Sequence[Answer]) -> tuple[Sample, ...]:
     return tuple(
         Sample(probe.prompt, probe.reference, old, new) for probe, old, new in zip(probes, before, after, strict=True)
     )
@@ -85,19 +102,27 @@ def pad_of(plan: RunPlan, tokenizer: Any) -> int | None:
     return next(iter(stops_of(plan, tokenizer)), None)
 
 
-def _base_of(plan: RunPlan, model: Any) -> tuple[Any, AbstractContextManager[None]]:
-    """The untrained model, and what must be open while it answers."""
-    if isinstance(plan.tuning, LoraTuning):
-        return model, model.disable_adapter()
+def _first_model(plan: RunPlan, tokenizer: Any) -> Any:
+    """The base model as it was loaded for training, with the earlier adapter that training went on from, if any."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    from finetuned.train.proof import device_of, fits_on
+    from finetuned.host.tokenizer import token_ids
+    from finetuned.train.model.load import load_base
+    from finetuned.train.model.tokens import grow_embeddings
 
-    dtype = torch.bfloat16 if plan.precision == "bf16" else torch.float32
-    base = AutoModelForCausalLM.from_pretrained(plan.model.path, dtype=dtype).eval()
-    device = device_of(model)
-    return base.to(device if fits_on(device, base) else "cpu"), nullcontext()
+    device = torch.device(plan.device)
+    model = load_base(plan, device)
+    grow_embeddings(model, token_ids(tokenizer, (*plan.added_tokens, *plan.added_special_tokens)), plan.seed)
+    earlier = plan.tuning.init_adapter if isinstance(plan.tuning, LoraTuning) else None
+    if earlier is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, earlier.path)
+    elif plan.precision == "bf16":
+        model = model.to(torch.bfloat16)
+    if not getattr(model, "is_quantized", False):
+        model = model.to(device)
+    return model.eval()
 
 
 def _answers(

@@ -1,0 +1,296 @@
+"""The fresh process: `python -m finetuned.train.verify TASK.json PARENT` loads exported folders as a user would.
+
+It has none of the objects that trained the model: plain transformers and PEFT, offline. What it finds is verdict.json
+in the task's scratch folder; its exit status says nothing.
+"""
+
+import ctypes
+import gc
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from finetuned.core.problems import StageFailed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from finetuned.train.proof import Proof, Task
+
+_PR_SET_PDEATHSIG = 1
+_ANSWER_TOKENS = 64
+_ANSWER_SECONDS = 20.0
+
+
+def main() -> None:
+    path, parent = Path(sys.argv[1]), int(sys.argv[2])
+    # A worker that is killed takes this process along, and with it the device's memory.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit("the process that wanted to know is gone")
+
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    from finetuned.host.jobdir import write_record
+    from finetuned.train.proof import Task, Verdict
+
+    task = Task.model_validate_json(path.read_bytes())
+    verdict = Path(task.scratch, "verdict.json")
+    disable_progress_bar()
+    try:
+        with torch.no_grad():
+            found = Verdict(proofs=tuple(verify(task)))
+    except StageFailed as error:
+        found = Verdict(failure=str(error), hint=error.hint)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        found = Verdict(
+            trouble=f"too little memory to load what was exported: {(str(error) or 'none').splitlines()[0]}"
+        )
+    write_record(verdict, found)
+
+
+def verify(task: "Task") -> Iterator["Proof"]:
+    """A proof for each folder of the task. Raises StageFailed for what differs."""
+    from finetuned.train.merge import merge_adapter
+    from finetuned.train.proof import MERGED, ROUNDED
+    from finetuned.train.save import stored_dtype
+
+    if task.proves is not None:
+        yield _prove(Path(task.artifacts, task.proves), task, task.weights, task.tolerance)
+        gc.collect()
+    if task.merges_into is None:
+        return
+    folder = Path(task.merges_into)
+    weights = merge_adapter(task.plan, Path(task.artifacts, "adapter"), folder)
+    gc.collect()
+    is_exact = task.compute_dtype == "float32" and stored_dtype(folder) == "float32"
+    is_same_base = getattr(task.plan.tuning, "quantization", None) is None
+    tolerance = (MERGED if is_exact else ROUNDED) if is_same_base else None
+    yield _prove(folder, task, weights, tolerance)
+
+
+def _prove(folder: Path, task: "Task", weights: Mapping[str, str], tolerance: float | None) -> "Proof":
+    from finetuned.train.proof import logits_of
+    from finetuned.train.save import stored_dtype
+
+    with _must_load(folder):
+        tokenizer = _read_tokenizer(folder, task)
+        settings = _read_settings(folder, task)
+        model = _load_adapter(folder, task) if folder.name == "adapter" else _load_model(folder, task)
+    model.eval()
+    tensors = _same_weights(folder, model, weights)
+    proof = _compared(folder, logits_of(model, task.rows), tensors, tolerance, task)
+    answer, is_over = _answer(model, task, settings, tokenizer)
+    return proof.model_copy(
+        update={
+            "chats": len(task.chats),
+            "answer_tokens": len(answer),
+            "answer_stopped": is_over,
+            "dtype": stored_dtype(folder),
+        }
+    )
+
+
+def _read_tokenizer(folder: Path, task: "Task") -> Any:
+    """The folder's tokenizer, which must encode what was trained on as it was, and render chats to the same ids."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    template = task.plan.data.chat_template
+    if template is not None and tokenizer.chat_template != template:
+        raise StageFailed(f"the chat template in {folder.name}/ is not the one that was trained with", retry=False)
+    for text in task.texts:
+        _same_ids(folder, text, tokenizer.encode(text.text, add_special_tokens=False))
+    for chat in task.chats:
+        found = tokenizer.apply_chat_template(
+            list(chat.messages),
+            tools=list(chat.tools) if chat.tools else None,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+        )["input_ids"]
+        _same_ids(folder, chat, found, tokenizer.decode)
+    return tokenizer
+
+
+def _same_ids(folder: Path, wanted: Any, found: Sequence[int], decode: Callable[[Any], str] | None = None) -> None:
+    expected = list(wanted.ids)
+    if list(found) == expected:
+        return
+    place = next((n for n, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), None)
+    place = min(len(found), len(expected)) if place is None else place
+    what = "the chat template and tokenizer in" if decode else "the tokenizer in"
+    shown = repr(decode(expected[: place + 8])[-60:]) if decode else repr(wanted.text[:60])
+    raise StageFailed(
+        f"{what} {folder.name}/ read a probe as {len(found)} other tokens than the {len(expected)} that were trained "
+        f"with; they part at token {place + 1}: {shown}",
+        retry=False,
+    )
+
+
+def _read_settings(folder: Path, task: "Task") -> Any:
+    from transformers import GenerationConfig
+
+    settings = GenerationConfig.from_pretrained(folder)
+    stops = settings.eos_token_id
+    found = tuple(stops if isinstance(stops, list) else [] if stops is None else [stops])
+    if found != task.stops:
+        raise StageFailed(
+            f"generation_config.json in {folder.name}/ stops on the tokens {found}, and the data on {task.stops}",
+            retry=False,
+        )
+    return settings
+
+
+def _load_adapter(folder: Path, task: "Task") -> Any:
+    """The base that adapter_config.json names, and the adapter on it."""
+    import torch
+    from peft import AutoPeftModelForCausalLM
+
+    from finetuned.train.model.quantize import quantized_loading
+
+    device = torch.device(task.plan.device)
+    loading = quantized_loading(task.plan, device) or {"device_map": {"": str(device)}}
+    return AutoPeftModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, task.compute_dtype), **loading)
+
+
+def _load_model(folder: Path, task: "Task") -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    dtype = getattr(torch, task.compute_dtype)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, device_map={"": task.plan.device}, output_loading_info=True
+    )
+    if missing := sorted(info["missing_keys"]):
+        raise StageFailed(f"{folder.name}/ lacks {len(missing)} weights, among them {missing[0]}", retry=False)
+    return model
+
+
+def _same_weights(folder: Path, model: Any, expected: Mapping[str, str]) -> int:
+    """The number of weights, all of them the trained ones bit for bit. Raises StageFailed (no retry)."""
+    import torch
+    from safetensors.torch import load_file
+
+    from finetuned.train.proof import digests_of
+    from finetuned.train.save import adapter_weights, stored_dtype
+
+    if folder.name == "adapter":
+        stored = load_file(folder / "adapter_model.safetensors")
+        found = {name: digest for each in stored.items() for name, digest in digests_of([each], each[1].dtype).items()}
+        loaded = adapter_weights(model)
+        for name, weight in stored.items():
+            if name not in loaded or not torch.equal(loaded[name].cpu(), weight.to(loaded[name].dtype)):
+                found[name] = "lost while it was loaded"
+    else:
+        found = digests_of(model.named_parameters(), getattr(torch, stored_dtype(folder)))
+    differing = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    if differing:
+        raise StageFailed(
+            f"{len(differing)} of {len(expected)} weights in {folder.name}/ are not the trained ones, "
+            f"the first of them {differing[0]}",
+            retry=False,
+            hint="the disk or the file system changed what was written, or a library saves this model wrongly",
+        )
+    return len(found)
+
+
+def _compared(folder: Path, logits: "Sequence[Tensor]", tensors: int, tolerance: float | None, task: "Task") -> "Proof":
+    """Raises StageFailed (no retry) for logits that are further from the trained model's than `tolerance`."""
+    from safetensors import safe_open
+
+    from finetuned.train.proof import Proof
+
+    difference = largest = divergence = 0.0
+    tokens = 0
+    with safe_open(Path(task.scratch, "logits.safetensors"), "pt") as expected:
+        for row, found_TV in enumerate(logits):
+            expected_TV = expected.get_tensor(str(row))
+            difference = _larger(difference, (found_TV - expected_TV).abs().max().item())
+            largest = _larger(largest, expected_TV.abs().max().item())
+            divergence += _divergence(expected_TV, found_TV)
+            tokens += len(found_TV)
+    proof = Proof(
+        folder=folder.name,
+        tensors=tensors,
+        largest_logit_difference=difference,
+        largest_logit=largest,
+        tolerance=tolerance,
+        mean_kl=divergence / tokens if tokens else 0.0,
+        tokens=tokens,
+    )
+    is_finite = math.isfinite(proof.largest_logit) and math.isfinite(proof.largest_logit_difference)
+    if not is_finite or (tolerance is not None and not proof.relative_difference <= tolerance):
+        expected_at_most = "finite ones were" if tolerance is None else f"at most {tolerance:.0e} of it was"
+        raise StageFailed(
+            f"the model in {folder.name}/ does not answer as the trained one: logits differ by "
+            f"{proof.largest_logit_difference:.4g}, the largest is {proof.largest_logit:.4g}, "
+            f"{expected_at_most} expected (mean KL divergence {proof.mean_kl:.3g} nats over {tokens} tokens)",
+            retry=False,
+        )
+    return proof
+
+
+def _larger(one: float, other: float) -> float:
+    """The larger one, and NaN as soon as one of them is."""
+    return other if math.isnan(other) or other > one else one
+
+
+def _divergence(expected_TV: "Tensor", found_TV: "Tensor") -> float:
+    """KL(expected || found), summed over tokens."""
+    from torch.nn.functional import kl_div, log_softmax
+
+    return kl_div(
+        log_softmax(found_TV, dim=-1), log_softmax(expected_TV, dim=-1), reduction="sum", log_target=True
+    ).item()
+
+
+def _answer(model: Any, task: "Task", settings: Any, tokenizer: Any) -> tuple[list[int], bool]:
+    """What the model goes on with after the task's prompt, and whether it ended that with a stop by itself."""
+    import time
+
+    import torch
+
+    if not task.prompt:
+        return [], False
+    settings.update(do_sample=False, max_new_tokens=_ANSWER_TOKENS, max_length=None, max_time=_ANSWER_SECONDS)
+    prompt_1T = torch.tensor([task.prompt], device=task.plan.device)
+    started = time.monotonic()
+    answer = model.generate(input_ids=prompt_1T, attention_mask=torch.ones_like(prompt_1T), generation_config=settings)[
+        0, prompt_1T.shape[1] :
+    ].tolist()
+    is_late = time.monotonic() - started >= _ANSWER_SECONDS
+    is_over = bool(answer) and answer[-1] in task.stops
+    if not is_over and not is_late and len(answer) < _ANSWER_TOKENS:
+        raise StageFailed(
+            f"generation ended after {len(answer)} tokens without one of the stops {task.stops}: "
+            f"{tokenizer.decode(answer)[-60:]!r}",
+            retry=False,
+        )
+    return answer, is_over
+
+
+@contextmanager
+def _must_load(folder: Path) -> Iterator[None]:
+    import torch
+    from jinja2 import TemplateError
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, StageFailed):
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, TemplateError) as error:
+        raise StageFailed(
+            f"what was exported to {folder.name}/ cannot be loaded again: {error}", retry=False
+        ) from error
+
+
+if __name__ == "__main__":
+    main()
