@@ -42,18 +42,20 @@ def static_bytes(
 def trainable_parameters(tuning: Tuning, facts: Facts, *, new_tokens: bool = False) -> int:
     """Parameters that get gradients.
 
-    For LoRA an upper bound: r x (in + out), seven linears of 4 x hidden at most, and whole embeddings beside it.
+    For LoRA an upper bound: r x (in + out), seven linears of 4 x hidden at most, and the embeddings that are trained
+    whole. New tokens take an adapter a few rows, which are not counted, and `freeze` the embeddings.
     """
     model = facts.model
+    embedding = model.vocab_size * model.hidden_size
     match tuning:
         case FullTuning():
             return model.parameters
         case FreezeTuning():
-            return facts.unfrozen_parameters or model.parameters
+            grown = (1 if model.tied_embeddings else 2) * embedding if new_tokens else 0
+            return min(facts.unfrozen_parameters + grown, model.parameters)
         case LoraTuning(r=r, modules_to_save=saved):
             adapter = min(model.layers * 7 * r * 5 * model.hidden_size, model.parameters)
-            whole = (1 if model.tied_embeddings else 2) if new_tokens else sum(name in _EMBEDDINGS for name in saved)
-            return adapter + whole * model.vocab_size * model.hidden_size
+            return adapter + sum(name in _EMBEDDINGS for name in saved) * embedding
 
 
 def _base_weights(tuning: Tuning, model: ModelFacts, trained: int, base_bytes: int) -> int:

@@ -157,7 +157,7 @@ class LoraTuning(Record):
     """PEFT's meaning: "all-linear", a regular expression, or suffixes of module names."""
     use_dora: bool = False
     use_rslora: bool = False
-    init_lora_weights: Literal["default", "gaussian", "orthogonal", "pissa", "olora"] = "default"
+    init_lora_weights: Literal["default", "gaussian", "orthogonal"] = "default"
     modules_to_save: tuple[str, ...] = ()
     quantization: Quantization | None = None
     init_adapter: AdapterFacts | None = None

@@ -117,7 +117,7 @@ class JobSpec(_Asked):
     )
     use_dora: bool = Field(False, description="Weight-decomposed adapters (DoRA).")
     use_rslora: bool = Field(False, description="Scale by lora_alpha / √lora_r (rank-stabilised LoRA).")
-    init_lora_weights: Literal["default", "gaussian", "orthogonal", "pissa", "olora"] = Field(
+    init_lora_weights: Literal["default", "gaussian", "orthogonal"] = Field(
         "default", description="How the adapter begins; PEFT's words. default: the tuned model begins as the base."
     )
     modules_to_save: tuple[str, ...] = Field(

@@ -27,6 +27,7 @@ def _decided_here(names: str, why: str) -> dict[str, NotYet]:
     return {name: NotYet(why, "leave it out", ANYTHING) for name in names.split()}
 
 
+_OTHER_START = "leave it out, or write gaussian or orthogonal"
 _LORA = "write finetuning_type: lora"
 _CHAT_ROWS = (
     'write rows such as {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}'
@@ -47,6 +48,9 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
         "bnb_4bit_compute_dtype bnb_4bit_quant_storage llm_int8_threshold llm_int8_skip_modules "
         "resize_token_embeddings resize_vocab resize_token_embeddings_to_32x",
         "is not needed: it follows from the rest",
+    ),
+    **_later(
+        "pissa_init", "a start that changes the base, which the adapter would then not fit", _OTHER_START, "false"
     ),
     **_later("use_badam use_galore use_apollo use_llama_pro", "this kind of tuning", _LORA, "false"),
     **_later("lora_bias bias", "training biases with the adapter", "leave it out", "none false"),
@@ -234,11 +238,14 @@ JOB_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
             "write adamw_torch or adamw_8bit",
         ),
     },
-    "init_lora_weights": _later(
-        "false eva corda loftq lora_ga pissa_niter_4 pissa_niter_8 pissa_niter_16 pissa_niter_32",
-        "this start of the adapter",
-        "leave it out, or write gaussian, orthogonal, pissa or olora",
-    ),
+    "init_lora_weights": {
+        **_later("false eva", "this start of the adapter", _OTHER_START),
+        **_later(
+            "pissa olora corda loftq lora_ga pissa_niter_4 pissa_niter_8 pissa_niter_16 pissa_niter_32",
+            "a start that changes the base, which the adapter would then not fit",
+            _OTHER_START,
+        ),
+    },
     "excess_length_strategy": _later(
         "left keep_end split", "cutting at the beginning or into pieces", "write truncate to cut at the end, or drop"
     ),

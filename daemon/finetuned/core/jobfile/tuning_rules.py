@@ -12,7 +12,6 @@ _ADAPTER_FIELDS = (
 )
 _OF_THE_ADAPTER = ("init_lora_weights",)
 _QUANTIZED_FIELDS = ("bnb_4bit_quant_type", "bnb_4bit_use_double_quant")
-_CHANGES_THE_BASE = ("pissa", "olora")
 
 
 def check_tuning(asked: Asked, findings: Findings) -> None:
@@ -73,11 +72,6 @@ def _check_adapter(asked: Asked, findings: Findings) -> None:
     target = find(asked, "lora_target_modules")
     if target and isinstance(target.value, str) and not _is_pattern(target.value):
         refuse(target, findings, "all-linear, a list of module names, or a regular expression", "")
-    start = find(asked, "init_lora_weights")
-    is_quantized = text_of(asked, "finetuning_type") == "qlora" or bool(implied_tuning(asked))
-    if start and start.value in _CHANGES_THE_BASE and is_quantized:
-        what = f"is {start.value}, which takes its start out of the base's weights, and those are quantized"
-        findings.refuse(start.line, start.name, what, "leave it out, or write finetuning_type: lora")
     if (adapter := find(asked, "init_adapter")) is None:
         return
     if adapter.value.startswith("~"):

@@ -112,7 +112,6 @@ JOB_WORDS = Words(
         "use_lora": Reworded("finetuning_type", {"true": "lora", "false": "full"}),
         "full_finetuning": Reworded("finetuning_type", {"true": "full", "false": "lora"}),
         "use_qlora": Reworded("finetuning_type", {"true": "qlora", "false": "auto"}),
-        "pissa_init": Reworded("init_lora_weights", {"true": "pissa", "false": "default"}),
         "lora_target_linear": Reworded("lora_target_modules", {"true": "all-linear"}),
         "assistant_only_loss": Reworded("train_on_inputs", _OPPOSITE),
         "completion_only_loss": Reworded("train_on_inputs", _OPPOSITE),
