@@ -14,7 +14,7 @@ from finetuned.host.machine import look_at
 from finetuned.host.store import hash_files
 from finetuned.host.tokenizer import TokensUnusable
 from finetuned.host.tokenizer import load_tokenizer as load_grown_tokenizer
-from finetuned.train.model.quantize import keep_trainable, quantized_loading
+from finetuned.train.model.quantize import keep_trainable, misshapen_weights, quantized_loading
 
 
 def choose_device(plan: RunPlan, spool: Path) -> torch.device:
@@ -85,7 +85,7 @@ def load_base(plan: RunPlan, device: torch.device) -> Any:
             retry=False,
             hint="copy the model again; compare its folder with model.safetensors.index.json",
         )
-    if odd := sorted(found["mismatched_keys"]):
+    if odd := sorted([*found["mismatched_keys"], *misshapen_weights(model)]):
         name, stored, expected = odd[0]
         raise StageFailed(
             f"{len(odd)} weights in {plan.model.path} have other shapes than its config.json says, among them {name}: "

@@ -14,8 +14,6 @@ from finetuned.core.plan import AdapterFacts, LoraTuning
 from finetuned.core.problems import StageFailed
 from finetuned.train.model.tokens import embeddings_of
 
-_OWN_WORDS = {"default": True, "gaussian": "gaussian", "orthogonal": "orthogonal"}
-
 
 def with_lora(base: Any, tuning: LoraTuning, new_tokens: Sequence[int]) -> Any:
     """`base`, frozen, inside a PeftModel that trains an adapter, and of its embeddings the rows `new_tokens`.
@@ -46,23 +44,12 @@ def _config(tuning: LoraTuning, rows: dict[str, list[int]] | None) -> LoraConfig
         target_modules=tuning.target_modules if isinstance(tuning.target_modules, str) else list(tuning.target_modules),
         use_dora=tuning.use_dora,
         use_rslora=tuning.use_rslora,
-        init_lora_weights=_initialisation(tuning),
+        init_lora_weights=True if tuning.init_lora_weights == "default" else tuning.init_lora_weights,
         modules_to_save=list(tuning.modules_to_save) or None,
         trainable_token_indices=rows,
         bias="none",
         task_type=TaskType.CAUSAL_LM,
     )
-
-
-def _initialisation(tuning: LoraTuning) -> Any:
-    if tuning.init_lora_weights not in _OWN_WORDS:
-        raise StageFailed(
-            f"init_lora_weights: {tuning.init_lora_weights} changes the base's own weights, so that the adapter would "
-            "not fit the base that others load",
-            retry=False,
-            hint=f"choose {', '.join(_OWN_WORDS)}",
-        )
-    return _OWN_WORDS[tuning.init_lora_weights]
 
 
 def _earlier_config(tuning: LoraTuning, adapter: AdapterFacts, rows: dict[str, list[int]] | None) -> LoraConfig:

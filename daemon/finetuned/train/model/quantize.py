@@ -5,9 +5,11 @@ are not cast to fp32 as PEFT's prepare_model_for_kbit_training does: that double
 compute in fp32 anyway, and adapters are fp32 without it.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
+from bitsandbytes.nn import Linear4bit, Linear8bitLt
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 
@@ -27,15 +29,37 @@ def quantized_loading(plan: RunPlan, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": _config(plan, quantization), "device_map": {"": str(device)}}
 
 
-def keep_trainable(model: Any) -> None:
-    """Keep bitsandbytes from re-packing 4-bit weights for inference when the model evaluates between steps.
+def misshapen_weights(model: Any) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """Name, stored and expected shape of quantized weights of another shape than their layer: transformers 5.24 does
+    not compare those."""
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, Linear4bit | Linear8bitLt):
+            state = getattr(module.weight, "quant_state", None)
+            stored, expected = tuple((state or module.weight).shape), (module.out_features, module.in_features)
+            if stored != expected:
+                found.append((f"{name}.weight", stored, expected))
+    return found
 
-    On a CPU with AVX512-BF16, bitsandbytes 0.50 does so in the first forward pass in evaluation mode; the packed form
-    has no backward pass, and training that goes on with it would leave most adapters without gradients.
-    """
+
+def keep_trainable(model: Any) -> None:
+    """Work around what bitsandbytes 0.50 and PEFT 0.21 do to quantized weights between steps."""
     for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
+        if isinstance(module, Linear4bit):
+            # On a CPU with AVX512-BF16, 4-bit weights are re-packed for inference in the first forward pass in
+            # evaluation mode. That form has no backward pass: most adapters would go without gradients from then on.
             module.support_avx512bf16_for_cpu = False
+        if isinstance(module, Linear8bitLt):
+            module.init_8bit_state = partial(_take_over_state, module)
+
+
+def _take_over_state(module: Any) -> None:
+    """As Linear8bitLt does, but keep the scales: on a CPU, PEFT gives a layer with DoRA a copy of its weight that has
+    none."""
+    module.state.CB = module.weight.CB
+    if module.weight.SCB is not None:
+        module.state.SCB = module.weight.SCB
+    module.weight.CB = module.weight.SCB = None
 
 
 def _config(plan: RunPlan, quantization: Quantization) -> BitsAndBytesConfig:
