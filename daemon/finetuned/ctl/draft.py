@@ -36,7 +36,7 @@ def read_draft(spec: str, assignments: list[str], name: str | None) -> Draft:
         own_name = f"{path.parent.resolve().name or 'job'}{path.suffix}"
     else:
         own_name = path.name
-    return make_draft(printable(spec), own_name, _read(path), path.absolute().parent, assignments, name)
+    return make_draft(printable(spec), own_name, read_text(path), path.absolute().parent, assignments, name)
 
 
 def make_draft(source: str, own_name: str, text: str, folder: Path, assignments: list[str], name: str | None) -> Draft:
@@ -53,7 +53,8 @@ def _spec_in(folder: Path) -> Path:
     raise Sorry(ExitCode.USAGE, f"{folder} holds no job.yaml", "name the job file itself")
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A person's small file. Raises Sorry, with what was probably meant."""
     try:
         if not path.is_file() and path.exists():
             raise Sorry(ExitCode.USAGE, f"{path} is not a regular file", "name a YAML or JSON file")

@@ -19,6 +19,7 @@ from finetuned.ctl.words import did_you_mean, say
 _VERBS = {
     "check": "check.check",
     "submit": "submit.submit",
+    "import": "import_.import_",
     "list": "show.list_jobs",
     "status": "show.status",
     "logs": "follow.logs",
@@ -47,6 +48,7 @@ _OTHER_WORDS = {
     "resubmit": "rerun",
     "submit": "run add start train",
     "check": "validate lint",
+    "import": "convert translate migrate",
     "get": "download fetch cp",
     "prune": "clean delete gc",
 }
