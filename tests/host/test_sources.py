@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from finetuned.core.spec import Dataset, JobSpec
-from finetuned.host.sources import HubModel, LocalModel, Unusable, resolve_base_model, source_problems
+from finetuned.host.paths import Unusable
+from finetuned.host.sources import HubModel, LocalModel, resolve_base_model, source_problems
 
 CHAT = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
 
@@ -94,14 +95,17 @@ def test_a_missing_file_is_told_with_the_nearest_name(tmp_path: Path) -> None:
     [
         (b"", "is empty"),
         (b"\n \n", "has only blank lines"),
-        (b"\x1f\x8b\x08", "is a gzip file"),
-        (b"PAR1xxxx", "is a Parquet file"),
-        (b'[{"text": "a"}]', "is a JSON array; expected one JSON object a line"),
+        (b"\x1f\x8b\x08", "is a gzip file that is cut off"),
+        (b"PAR1xxxx", "is cut off: its end is missing"),
+        (b"ARROW1\0\0xxxx", "is cut off: its end is missing"),
+        (b"PK\x03\x04xxxx", "is a zip archive"),
+        (b"\xff\xfet\0e\0x\0t\0", "is UTF-16 text"),
+        (b'["a"]', ":1 expected a JSON object, got the string"),
         (b"text,label\n", ":1 is not JSON: Expecting value"),
-        (b'"x"\n', ":1 is str; expected a JSON object"),
-        (b'\n{"instruction": "a", "output": "b"}', "holds Alpaca rows"),
-        (b'{"txt": "a"}', "the first row has neither `messages` nor `text`; its keys are txt"),
-        (b'{"text": "a", "messages": []}', "has both `messages` and `text`"),
+        (b'"x"\n', ":1 expected a JSON object, got the string"),
+        (b'{"chosen": "a", "rejected": "b"}', "holds preference rows"),
+        (b'{"txt": "a"}', "the first row is of no known format; its keys are txt"),
+        (b'{"text": "a", "messages": []}', "could hold chat rows (`messages`) and text rows (`text`)"),
     ],
 )
 def test_a_file_of_another_kind_is_told_by_its_first_row(tmp_path: Path, data: bytes, what: str) -> None:
@@ -120,7 +124,7 @@ def test_a_fifo_or_a_folder_is_no_data_file_and_is_not_waited_for(tmp_path: Path
     assert "is not a regular file" in only_problem(a_spec(tmp_path, None))[1]
     (tmp_path / "data.jsonl").unlink()
     (tmp_path / "data.jsonl").mkdir()
-    assert "is a folder; expected a JSONL file" in only_problem(a_spec(tmp_path, None))[1]
+    assert "holds no data files" in only_problem(a_spec(tmp_path, None))[1]
 
 
 def test_an_unreadable_file_is_told_with_who_looked_and_the_command_that_mends_it(tmp_path: Path) -> None:

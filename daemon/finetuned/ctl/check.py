@@ -17,7 +17,8 @@ from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.jobs import chosen_path
 from finetuned.ctl.render import problem_lines
 from finetuned.ctl.words import did_you_mean, print_json, printable
-from finetuned.host.sources import LocalModel, Unusable, locate, locate_template, resolve_base_model, source_problems
+from finetuned.host.paths import Unusable, locate
+from finetuned.host.sources import LocalModel, locate_template, resolve_base_model, source_problems
 
 
 class Report(Record):

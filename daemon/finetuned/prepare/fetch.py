@@ -13,14 +13,8 @@ from typing import IO
 from finetuned.core.plan import ModelFile
 from finetuned.core.problems import StageFailed
 from finetuned.core.spec import JobSpec
-from finetuned.host.sources import (
-    HubModel,
-    Unusable,
-    locate,
-    require_model_folder,
-    resolve_base_model,
-    weight_files,
-)
+from finetuned.host.paths import Unusable, locate
+from finetuned.host.sources import HubModel, require_model_folder, resolve_base_model, weight_files
 from finetuned.host.stage import StageRun
 from finetuned.host.store import Store, hash_files, read_seal, seal
 from finetuned.prepare.download import SMALL_FILES, Downloaded, Pinned, Refused, from_line
