@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from finetuned.core.problems import Problem, StageFailed
-from finetuned.prepare.read import Conversation, Row, Text, look_through, read_rows
+from finetuned.prepare.read import Conversation, Row, read_rows
+from reading import look, read_set, texts
 
 
 def read(path: Path, content: bytes, kind: str = "text") -> list[Row | Problem]:
+    path = path.with_name(f"{path.name}.jsonl")
     path.write_bytes(content)
-    return list(read_rows(look_through("data.jsonl", path, kind, lambda _: None)))
-
-
-def texts(rows: list[Row | Problem]) -> list[str]:
-    return [row.content.text for row in rows if isinstance(row, Row) and isinstance(row.content, Text)]
+    return read_set(path, format=kind)
 
 
 def problem_of(path: Path, row: object) -> Problem:
+    """The problem of a row behind a sound one, which says what kind of rows they are."""
     line = row if isinstance(row, bytes) else json.dumps(row).encode()
-    [problem] = read(path, line, "chat")
+    sound = b'{"messages": [{"role": "user", "content": "x"}]}\n'
+    _, problem = read(path, sound + line, "chat")
     assert isinstance(problem, Problem), problem
     return problem
 
@@ -39,7 +39,7 @@ def test_a_line_separator_inside_a_string_does_not_end_the_row(tmp_path: Path) -
 
 def test_places_count_every_line_blank_ones_too(tmp_path: Path) -> None:
     rows = read(tmp_path / "data", b'{"text": "a"}\n\n{"text": "b"}')
-    assert [row.place for row in rows] == ["data.jsonl:1", "data.jsonl:3"]
+    assert [row.place.rpartition("/")[2] for row in rows] == ["data.jsonl:1", "data.jsonl:3"]
 
 
 def test_keys_that_a_message_lacks_stay_absent(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_weight_is_obeyed_and_hidden_from_the_template(tmp_path: Path) -> None:
     [read_row] = read(tmp_path / "data", json.dumps(row).encode(), "chat")
     assert isinstance(read_row, Row)
     assert isinstance(read_row.content, Conversation)
-    assert read_row.content.learned == (False, False, True)
+    assert read_row.content.counts == (True, False, True)
     assert all("weight" not in message for message in read_row.content.messages)
 
 
@@ -110,7 +110,7 @@ def test_rows_that_say_the_same_have_the_same_digest_whatever_else_they_carry(tm
 )
 def test_a_malformed_row_is_told_with_place_key_and_what_was_found(tmp_path: Path, row: object, what: str) -> None:
     problem = problem_of(tmp_path / "data", row)
-    assert problem.place == "data.jsonl:1"
+    assert problem.place.endswith("data.jsonl:2")
     assert problem.what.startswith(what)
 
 
@@ -120,15 +120,68 @@ def test_a_mistyped_role_is_told_what_was_meant(tmp_path: Path) -> None:
 
 
 def test_a_malformed_row_does_not_hide_those_after_it(tmp_path: Path) -> None:
-    rows = read(tmp_path / "data", b'nonsense\n{"text": "a"}\n{"txt": "b"}\n')
-    assert [type(row) for row in rows] == [Problem, Row, Problem]
+    rows = read(tmp_path / "data", b'{"text": "a"}\nnonsense\n{"txt": "b"}\n{"text": "c"}\n')
+    assert [type(row) for row in rows] == [Row, Problem, Problem, Row]
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_again_later(tmp_path: Path) -> None:
-    path = tmp_path / "data"
+    path = tmp_path / "data.jsonl"
     path.write_bytes(b'{"text": "a"}\n')
-    seen = look_through("data.jsonl", path, "text", lambda _: None)
-    path.write_bytes(b'{"text": "b"}\n')
+    seen = look(path)
+    path.write_bytes(b'{"text": "bb"}\n')
     with pytest.raises(StageFailed, match=r"data\.jsonl was changed while it was being read") as failure:
         list(read_rows(seen))
     assert failure.value.retry
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        (b'{"text": "a", "text": "b"}', 'says the key "text" twice in one object'),
+        (b'{"text": "a", "x": {"y": 1, "y": 2}}', 'says the key "y" twice in one object'),
+        (b'{"text": "a", "score": NaN}', "holds NaN, which is no JSON"),
+        (b'{"text": "a", "score": -Infinity}', "holds -Infinity, which is no JSON"),
+        (b'{"text": "a", "n": ' + b"9" * 5000 + b"}", "is not JSON: Exceeds the limit"),
+    ],
+)
+def test_json_that_readers_disagree_about_is_refused(tmp_path: Path, row: bytes, what: str) -> None:
+    _, problem = read(tmp_path / "data", b'{"text": "x"}\n' + row)
+    assert isinstance(problem, Problem)
+    assert problem.what.startswith(what)
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from finetuned.host.data import records
+
+    monkeypatch.setattr(records, "MAX_ROW_BYTES", 1000)
+    _, problem = read(tmp_path / "data", b'{"text": "x"}\n{"text": "' + b"y" * 2000 + b'"}\n{"text": "z"}')
+    assert isinstance(problem, Problem)
+    assert problem.what == "is longer than 1,000 bytes"
+
+
+def test_files_whose_columns_or_types_differ_are_read_row_by_row_or_told_with_file_line_key_expected_and_got(
+    tmp_path: Path,
+) -> None:  # frameworks.md, row 21
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "tags": ["x"], "score": 1}\n')
+    (tmp_path / "b.jsonl").write_text('{"text": "b", "tags": null, "score": "high"}\n{"score": 2.5, "text": "c"}\n')
+    assert texts(read_set(tmp_path)) == ["a", "b", "c"]
+    (tmp_path / "c.jsonl").write_text('{"text": "d"}\n{"text": ["e"]}\n')
+    *_, problem = read_set(tmp_path)
+    assert isinstance(problem, Problem)
+    assert (problem.place, problem.what) == (f"{tmp_path}/c.jsonl:2", "text: expected a string, got a list of 1")
+
+
+def test_a_byte_order_mark_changes_nothing_in_any_text_file(tmp_path: Path) -> None:  # frameworks.md, row 20
+    for name, content in {
+        "a.jsonl": '{"text": "x"}\n{"text": "y"}\n',
+        "b.json": '[{"text": "x"},\n {"text": "y"}]',
+        "c.csv": "text\nx\ny\n",
+        "d.txt": "x\ny\n",
+    }.items():
+        path = tmp_path / name
+        rows = []
+        for mark in ("", "\ufeff"):
+            path.write_text(mark + content)
+            rows.append(read_set(path))
+        assert texts(rows[0]) == ["x", "y"], name
+        assert rows[0] == rows[1], name

@@ -84,8 +84,8 @@ def test_all_malformed_rows_are_told_at_once_up_to_twenty(stage: InProcess) -> N
 
 
 def test_rows_without_an_answer_are_dropped_counted_and_listed(stage: InProcess) -> None:
-    facts = stage.prepare(stage.spec(a_chat("a"), a_chat("a", "b")))
-    assert facts.data.train_rows == 1
+    facts = stage.prepare(stage.spec(a_chat("a"), a_chat("a", "b"), max_dropped_ratio=0.5))
+    assert facts.data.train_rows == facts.data.dropped_rows == facts.data.rows_without_targets == 1
     assert [note.place.rpartition(":")[2] for note in facts.data.dropped] == ["1"]
     assert facts.notices[0].startswith("1 row was dropped for having nothing to learn")
     assert any(isinstance(event, Noticed) for event in stage.events())
@@ -98,7 +98,7 @@ def test_data_of_which_nothing_is_learned_are_refused(stage: InProcess) -> None:
 
 
 def test_over_long_rows_fail_the_job_when_they_are_many(stage: InProcess) -> None:
-    with pytest.raises(StageFailed, match=r"1 of 2 rows \(50.0%\) are longer than max_seq_length 128"):
+    with pytest.raises(StageFailed, match=r"1 of 2 rows \(50.0%\) would be dropped: 1 longer than max_seq_length 128"):
         stage.prepare(stage.spec(a_chat("a", "b"), a_chat("a", "b " * 200)))
 
 

@@ -1,21 +1,22 @@
-"""What happens to rows longer than max_seq_length, and what is noted of rows that are dropped or changed."""
+"""What happens to rows that are too long or teach nothing, and what is noted of rows that are dropped or changed."""
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from finetuned.core.plan import RowNote
+import numpy as np
+
 from finetuned.core.problems import Problem, StageFailed
 from finetuned.prepare.render import Example, cut
+from finetuned.prepare.touched import TouchedRows
 
-_MOST_NOTES = 1000
 _MOST_PROBLEMS = 20
-_DROPPED_PART = 0.01  # More than this is not a few odd rows any more but a choice that a person should make.
 
 
 @dataclass
 class LengthGate:
-    """Lets through what fits. One for all rows of a job; `close` after the last."""
+    """Lets through what fits and teaches something. One for all rows of a job; `close` after the last."""
 
     max_seq_length: int
     strategy: Literal["drop", "truncate", "error"]
@@ -23,18 +24,27 @@ class LengthGate:
     """Pretraining: a long row becomes several examples instead of being over-long."""
     positions: int
     """The most that max_seq_length could be for this model."""
-    notes: list[RowNote] = field(default_factory=list)
+    max_dropped_ratio: float
+    touched: TouchedRows
     over_long: int = 0
-    _left_out: int = 0
-    _too_long: list[Problem] = field(default_factory=list)
+    dropped: int = 0
+    truncated: int = 0
+    without_targets: int = 0
+    """Of the dropped: those in which nothing is learned, in the row itself or in what truncation leaves."""
+    _first: list[Problem] = field(default_factory=list)
+    """The first rows that were dropped, or that are errors."""
     _lengths: "array[int]" = field(default_factory=lambda: array("I"))
+
+    @property
+    def rows(self) -> int:
+        return len(self._lengths)
 
     def admit(self, example: Example) -> list[Example]:
         """What becomes of one row: itself, shortened, in parts, or nothing (then noted)."""
         self._lengths.append(example.tokens)
         if example.targets == 0:
-            self._note(example, "dropped: nothing in it is learned (no assistant turn, weight 0, or no text)")
-            return []
+            self.without_targets += 1
+            return self._drop(example, "nothing in it is learned (no turn of roles_to_train, weight 0, or no text)")
         if example.tokens <= self.max_seq_length:
             return [example]
         if self.cuts_text:
@@ -43,78 +53,89 @@ class LengthGate:
         return self._shorten(example)
 
     def close(self) -> None:
-        """Raise StageFailed (no retry) when too many rows were too long, or any was and that is an error."""
-        if self._too_long:
-            self._too_long += _and_more(self.over_long - len(self._too_long), "over-long rows")
-            raise StageFailed(
-                self._summary(f"{self.over_long:,} rows are longer than max_seq_length {self.max_seq_length:,}"),
-                retry=False,
-                hint=self._advice(),
-                problems=self._too_long,
+        """Raise StageFailed (no retry) when more rows were dropped than may be, or any was too long under `error`."""
+        if self.strategy == "error" and self.over_long:
+            self._fail(f"{self.over_long:,} rows are longer than max_seq_length {self.max_seq_length:,}")
+        if self.dropped == self.rows > 0:
+            self._fail(f"no row is left to train on: all {self.rows:,} were dropped")
+        if self.dropped > self.max_dropped_ratio * self.rows:
+            too_long = self.dropped - self.without_targets
+            self._fail(
+                f"{self.dropped:,} of {self.rows:,} rows ({self.dropped / self.rows:.1%}) would be dropped: "
+                f"{too_long:,} longer than max_seq_length {self.max_seq_length:,}, "
+                f"{self.without_targets:,} with nothing to learn; "
+                f"max_dropped_ratio {self.max_dropped_ratio:g} allows {self.max_dropped_ratio:.1%}"
             )
-        rows = len(self._lengths)
-        if self.strategy == "drop" and self.over_long > _DROPPED_PART * rows:
-            raise StageFailed(
-                self._summary(
-                    f"{self.over_long:,} of {rows:,} rows ({self.over_long / rows:.1%}) are longer than "
-                    f"max_seq_length {self.max_seq_length:,}; at most 1 % may be dropped"
-                ),
-                retry=False,
-                hint=self._advice(),
-            )
-
-    def all_notes(self) -> tuple[RowNote, ...]:
-        if self._left_out == 0:
-            return tuple(self.notes)
-        return (*self.notes, RowNote(place="…", what=f"and {self._left_out:,} more rows"))
 
     def _shorten(self, example: Example) -> list[Example]:
         found = f"{example.tokens:,} tokens are more than max_seq_length {self.max_seq_length:,}"
         if self.strategy == "drop":
-            self._note(example, f"dropped: {found}")
-            return []
+            return self._drop(example, found)
         if self.strategy == "error":
-            if len(self._too_long) < _MOST_PROBLEMS:
-                self._too_long.append(Problem(place=example.source, what=found))
+            self._remember(example, found)
             return []
         kept = slice(0, self.max_seq_length)
         short = Example(example.source, example.digest, example.input_ids[kept], example.is_target[kept])
         if short.targets == 0:
-            self._note(example, f"dropped: {found}, and nothing learned is among the first of them")
-            return []
-        self._note(example, f"truncated: {found}")
+            self.without_targets += 1
+            return self._drop(example, f"{found}, and nothing learned is among the first of them")
+        self.truncated += 1
+        self.touched.note(example.source, f"truncated: {found}")
         return [short]
 
-    def _note(self, example: Example, what: str) -> None:
-        if len(self.notes) < _MOST_NOTES:
-            self.notes.append(RowNote(place=example.source, what=what))
-        else:
-            self._left_out += 1
+    def _drop(self, example: Example, why: str) -> list[Example]:
+        self.dropped += 1
+        self.touched.note(example.source, f"dropped: {why}")
+        self._remember(example, why)
+        return []
 
-    def _summary(self, what: str) -> str:
-        return (
+    def _remember(self, example: Example, what: str) -> None:
+        if len(self._first) < _MOST_PROBLEMS:
+            self._first.append(Problem(place=example.source, what=what))
+
+    def _fail(self, what: str) -> None:
+        count = self.over_long if self.strategy == "error" and self.over_long else self.dropped
+        problems = list(self._first)
+        if (more := count - len(problems)) > 0:
+            problems.append(Problem(place="…", what=f"and {more:,} more rows like these"))
+        raise StageFailed(
             f"{what}. Tokens a row: p50 {percentile(self._lengths, 50):,}, p99 {percentile(self._lengths, 99):,}, "
-            f"max {max(self._lengths):,}"
+            f"max {max(self._lengths):,}",
+            retry=False,
+            hint=self._advice(),
+            problems=problems,
         )
 
     def _advice(self) -> str:
+        ways = []
+        if self.over_long:
+            ways += self._ways_for_length()
+        if self.without_targets:
+            ways.append("look at roles_to_train, at weight in the rows, and at columns")
+        if self.strategy != "error" or not self.over_long:
+            ways.append("max_dropped_ratio where that many may go")
+        return "; or ".join(ways)
+
+    def _ways_for_length(self) -> list[str]:
         longest = max(self._lengths)
+        ways = []
         if self.max_seq_length >= self.positions:
-            return f"the model has {self.positions} positions: shorten the rows, or excess_length_strategy: truncate"
-        enough = (
-            f"up to {longest} keeps every row"
-            if longest <= self.positions
-            else f"up to {self.positions}, the model's positions"
-        )
-        return f"set max_seq_length ({enough}; more needs more memory), or excess_length_strategy: truncate"
+            ways.append(f"shorten the rows: the model has {self.positions} positions")
+        else:
+            enough = (
+                f"up to {longest} keeps every row"
+                if longest <= self.positions
+                else f"up to {self.positions}, the model's positions"
+            )
+            ways.append(f"set max_seq_length ({enough}; more needs more memory)")
+        if self.strategy != "truncate":
+            ways.append("excess_length_strategy: truncate")
+        return ways
 
 
-def percentile(lengths: "array[int]", percent: int) -> int:
+def percentile(lengths: "array[int] | Sequence[int] | np.ndarray", percent: int) -> int:
     """The smallest length that at least `percent` % of `lengths` do not exceed; 0 of none."""
-    if not lengths:
+    if not len(lengths):
         return 0
-    return sorted(lengths)[max(0, -(-len(lengths) * percent // 100) - 1)]
-
-
-def _and_more(count: int, of_what: str) -> list[Problem]:
-    return [Problem(place="…", what=f"and {count:,} more {of_what}")] if count > 0 else []
+    rank = max(0, -(-len(lengths) * percent // 100) - 1)
+    return int(np.partition(np.asarray(lengths, dtype=np.uint32), rank)[rank])

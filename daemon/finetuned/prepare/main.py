@@ -1,27 +1,31 @@
 """The prepare stage as a recipe: spec → model → rows → facts.json and preview.txt."""
 
 from pathlib import Path
-from typing import Any
 
 from finetuned.core.events import Ending, Finished
 from finetuned.core.plan import DataFacts, Facts
 from finetuned.core.problems import CannotRun, InvalidSpec, Problem, StageFailed
 from finetuned.core.spec import Dataset, JobSpec, parse_spec
 from finetuned.host.claim import dropped_folder
+from finetuned.host.data.files import EVALUATION, TRAINING, files_of
+from finetuned.host.data.look import require_plain
 from finetuned.host.files import write_whole
 from finetuned.host.jobdir import write_record
-from finetuned.host.sources import Unusable, locate, look_at_rows, source_problems
+from finetuned.host.paths import Unusable
+from finetuned.host.sources import source_problems
 from finetuned.host.stage import StageRun, now
 from finetuned.host.store import Store
 from finetuned.prepare.facts import model_facts, read_config, stop_token_ids
-from finetuned.prepare.fetch import BaseModel, obtain_model
-from finetuned.prepare.prepared import Recipe, obtain_rows
+from finetuned.prepare.fetch import obtain_model
+from finetuned.prepare.prepared import obtain_rows
 from finetuned.prepare.preview import preview
 from finetuned.prepare.progress import Progress
-from finetuned.prepare.read import DataFile, look_through
+from finetuned.prepare.read import RowSet, look_through
+from finetuned.prepare.recipe import Recipe
 from finetuned.prepare.render import Renderer
 from finetuned.prepare.targets import require_targets
 from finetuned.prepare.template import Template, choose_template
+from finetuned.prepare.tokenizer import known_tokens, open_tokenizer
 
 _AUTO_MAX_SEQ_LENGTH = 4096
 
@@ -47,14 +51,15 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     config = read_config(model.path)
     facts_of_model = model_facts(spec.base_model, model.path, model.revision, config, model.files, model.weights)
     unfrozen_parameters = require_targets(spec, config)
-    max_seq_length = _max_seq_length(spec, facts_of_model.max_position_embeddings)
+    max_seq_length = longest_row(spec, facts_of_model.max_position_embeddings)
 
     run.enter("reading")
-    tokenizer = _load_tokenizer(model)
-    train, held_out = _look_through(spec.datasets, folder, run), _look_through(spec.eval_datasets, folder, run)
-    has_chats = any(file.kind == "chat" for file in (*train, *held_out))
+    new_tokens = (*spec.added_tokens, *spec.added_special_tokens)
+    tokenizer = open_tokenizer(model.path, spec.added_tokens, spec.added_special_tokens)
+    train = _look_through(spec, "datasets", TRAINING, folder, run)
+    held_out = _look_through(spec, "eval_datasets", EVALUATION, folder, run)
+    has_chats = any(rows.are_chats for rows in (*train, *held_out))
     template = choose_template(spec.chat_template, folder, tokenizer) if has_chats else None
-    end_of_turn = template.end_of_turn.token_id if template and template.end_of_turn else None
     recipe = Recipe(
         train=train,
         held_out=held_out,
@@ -62,58 +67,51 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
         method=spec.method,
         max_seq_length=max_seq_length,
         excess_length_strategy=spec.excess_length_strategy,
+        max_dropped_ratio=spec.max_dropped_ratio,
+        deduplicate=spec.deduplicate,
         train_on_inputs=spec.train_on_inputs,
+        roles_to_train=spec.roles_to_train,
         chat_template=template.text if template else None,
-        stop_token_ids=stop_token_ids(model.path, config, tokenizer, end_of_turn),
-        vocab_size=facts_of_model.vocab_size,
+        stop_token_ids=stop_token_ids(model.path, config, tokenizer, template.end_ids if template else ()),
+        added_tokens=spec.added_tokens,
+        added_special_tokens=spec.added_special_tokens,
+        vocab_size=known_tokens(facts_of_model.vocab_size, tokenizer, new_tokens),
         positions=facts_of_model.max_position_embeddings,
         tokenizer_files=model.small_files,
     )
-    renderer = Renderer(
-        tokenizer, template, train_on_inputs=spec.train_on_inputs, roles_to_train=spec.roles_to_train
-    )
-    data = obtain_rows(recipe, renderer, store, run)
+    renderer = Renderer(tokenizer, template, train_on_inputs=spec.train_on_inputs, roles_to_train=spec.roles_to_train)
+    prepared = obtain_rows(recipe, renderer, store, run)
+    data = prepared.data
 
-    notices = (*notices, *_notices(template, data))
+    notices = (*notices, *_notices(template, (*train, *held_out), data), *prepared.notices)
     for text in notices:
         run.notice(text)
-    write_whole(run.job.preview, preview(data, store.prepared_dir(data.prepared), tokenizer).encode())
+    write_whole(run.job.preview, preview(spec, data, store.prepared_dir(data.prepared), tokenizer).encode())
     facts = Facts(model=facts_of_model, data=data, unfrozen_parameters=unfrozen_parameters, notices=notices)
     write_record(run.job.facts_file, facts)
     return Finished(time=now())
 
 
-def _load_tokenizer(model: BaseModel) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model.path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # Tokenizers raise bare Exceptions from Rust for a damaged tokenizer.json.
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise StageFailed(f"the tokenizer in {model.path} cannot be loaded: {first_line}", retry=False) from error
-    if not tokenizer.is_fast:
-        raise StageFailed(
-            f"{model.path} has only a slow tokenizer, which cannot say where its tokens stand in the text",
-            retry=False,
-            hint="add the model's tokenizer.json",
-        )
-    return tokenizer
-
-
-def _look_through(datasets: tuple[Dataset, ...], folder: Path | None, run: StageRun) -> tuple[DataFile, ...]:
-    files = []
-    for dataset in datasets:
+def _look_through(
+    spec: JobSpec, field: str, prefers: tuple[str, ...], folder: Path | None, run: StageRun
+) -> tuple[RowSet, ...]:
+    datasets: tuple[Dataset, ...] = getattr(spec, field)
+    sets = []
+    for index, dataset in enumerate(datasets):
         try:
-            path = locate(dataset.path, folder)
-            kind = look_at_rows(dataset, path)
+            size_bytes = sum(file.path.stat().st_size for file in files_of(dataset, folder, prefers).files)
+            progress = Progress(run, "reading", "bytes", size_bytes)
+            rows = look_through(dataset, folder, prefers, progress.advance)
+            if spec.method == "pretrain":
+                require_plain(rows.kind, dataset.path)
         except Unusable as error:
-            raise StageFailed(str(error), retry=False, hint=error.hint) from error
-        progress = Progress(run, "reading", "bytes", path.stat().st_size)
-        files.append(look_through(dataset.path, path, kind, progress.advance))
-    return tuple(files)
+            problem = Problem(place=f"{field}[{index}].{error.field}", what=str(error), hint=error.hint)
+            raise StageFailed("the data cannot be used", retry=False, problems=[problem]) from error
+        sets.append(rows)
+    return tuple(sets)
 
 
-def _max_seq_length(spec: JobSpec, positions: int) -> int:
+def longest_row(spec: JobSpec, positions: int) -> int:
     """What was asked, or min(4096, the model's). Raises CannotRun for more than the model can place."""
     if spec.max_seq_length is None:
         return min(_AUTO_MAX_SEQ_LENGTH, positions)
@@ -127,14 +125,31 @@ def _max_seq_length(spec: JobSpec, positions: int) -> int:
     return spec.max_seq_length
 
 
-def _notices(template: Template | None, data: DataFacts) -> tuple[str, ...]:
+def _notices(template: Template | None, sets: tuple[RowSet, ...], data: DataFacts) -> tuple[str, ...]:
     found = list(template.notices) if template else []
-    if data.over_long_rows:
-        rows = "1 row is" if data.over_long_rows == 1 else f"{data.over_long_rows:,} rows are"
+    found += [notice for rows in sets for notice in rows.notices]
+    if data.truncated_rows:
         found.append(
-            f"{rows} longer than max_seq_length {data.max_seq_length:,}; preview.txt lists what became of them"
+            f"{_rows(data.truncated_rows, 'was', 'were')} cut to max_seq_length {data.max_seq_length:,}; {_LISTED}"
         )
-    if (others := len(data.dropped) - data.over_long_rows) > 0:
-        rows = "1 row was" if others == 1 else f"{others:,} rows were"
-        found.append(f"{rows} dropped for having nothing to learn; preview.txt lists them")
+    if too_long := data.dropped_rows - data.rows_without_targets:
+        found.append(
+            f"{_rows(too_long, 'was', 'were')} dropped for being longer than max_seq_length {data.max_seq_length:,}; "
+            f"{_LISTED}"
+        )
+    if data.rows_without_targets:
+        found.append(
+            f"{_rows(data.rows_without_targets, 'was', 'were')} dropped for having nothing to learn; {_LISTED}"
+        )
+    if data.duplicate_rows:
+        found.append(f"{_rows(data.duplicate_rows, 'says', 'say')} exactly what an earlier one says")
+    if data.weighted_out_rows:
+        found.append(f"{_rows(data.weighted_out_rows, 'is', 'are')} left out for the weight of their set")
     return tuple(found)
+
+
+_LISTED = "preview.txt lists the first"
+
+
+def _rows(count: int, one: str, many: str) -> str:
+    return f"1 row {one}" if count == 1 else f"{count:,} rows {many}"

@@ -1,6 +1,7 @@
-"""The Arrow files of prepared rows: written row by row in flat memory, split by a mask, read for the preview."""
+"""The Arrow files of prepared rows: written in flat memory, dealt out to training and evaluation, previewed."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -50,17 +51,37 @@ class RowWriter:
         self._waiting, self._waiting_tokens = [], 0
 
 
-def split_rows(rows: Path, is_eval: np.ndarray, train: Path, held_out: Path) -> None:
-    """Deal the rows of one file out to two, in order; `is_eval` is bool, one a row."""
+def deal_rows(rows: Path, copies: np.ndarray, is_eval: np.ndarray, train: Path, held_out: Path) -> None:
+    """Deal the rows of one file out to two, in flat memory and about in order.
+
+    `copies`, one a row: how often it is trained on; `is_eval` is bool, one a row. No file of evaluation rows is made
+    where there are none.
+    """
     start = 0
-    with pa.memory_map(str(rows)) as source, _writer(train) as train_rows, _writer(held_out) as eval_rows:
+    # Not mapped: the pages of the file would count as this process's memory.
+    with pa.OSFile(str(rows)) as source, ExitStack() as stack:
+        train_rows = stack.enter_context(_writer(train))
+        eval_rows = stack.enter_context(_writer(held_out)) if is_eval.any() else None
         reader = pa.ipc.open_file(source)
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
-            mask = is_eval[start : start + batch.num_rows]
+            part = slice(start, start + batch.num_rows)
             start += batch.num_rows
-            eval_rows.write_batch(batch.filter(pa.array(mask)))
-            train_rows.write_batch(batch.filter(pa.array(~mask)))
+            if eval_rows is not None:
+                eval_rows.write_batch(batch.filter(pa.array(is_eval[part])))
+            for times in range(int(copies[part].max(initial=0))):
+                train_rows.write_batch(batch.filter(pa.array(copies[part] > times)))
+
+
+def places(path: Path, chosen: np.ndarray) -> Iterator[str]:
+    """The source of each row of a file that `chosen` (bool, one a row) is true of, in flat memory."""
+    start = 0
+    with pa.OSFile(str(path)) as source:
+        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[2]))
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index)
+            yield from batch.column(0).filter(pa.array(chosen[start : start + batch.num_rows])).to_pylist()
+            start += batch.num_rows
 
 
 def first_rows(path: Path, count: int) -> Iterator[tuple[str, list[int], list[bool]]]:

@@ -1,4 +1,7 @@
-"""Which rows are kept for evaluation: chosen by what they say, so that neither order nor duplicates matter."""
+"""Which rows are trained on and how often, and which are kept for evaluation.
+
+Chosen by what rows say, so that neither order nor duplicates matter.
+"""
 
 import numpy as np
 
@@ -41,3 +44,35 @@ def choose_eval_rows(digests: np.ndarray, count: int) -> np.ndarray:
             is_chosen[group] = True
             left -= int(size)
     return is_chosen[group_of_row]
+
+
+def repeated_rows(digests: np.ndarray) -> np.ndarray:
+    """bool, one a row: it says exactly what an earlier one says."""
+    repeated = np.ones(len(digests), dtype=bool)
+    repeated[np.unique(digests, return_index=True)[1]] = False
+    return repeated
+
+
+def copies(digests: np.ndarray, weight: float) -> np.ndarray:
+    """How often each row of a set is trained on in an epoch; the sum is the rounded `weight` times the rows.
+
+    Which rows have one copy more than others is told by a hash of what they say: another one than the split for
+    evaluation goes by, or that would have taken the same rows first.
+    """
+    whole = int(weight)
+    counts = np.full(len(digests), whole, dtype=np.uint16)
+    more = round((weight - whole) * len(digests))
+    if whole == 0 and len(digests):
+        more = max(1, more)
+    if more:
+        counts[np.argsort(_mixed(digests), kind="stable")[:more]] += 1
+    return counts
+
+
+def _mixed(digests: np.ndarray) -> np.ndarray:
+    """splitmix64's finish: a number whose order has nothing to do with the digests'."""
+    mixed = digests.astype(np.uint64)
+    with np.errstate(over="ignore"):
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
