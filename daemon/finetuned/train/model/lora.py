@@ -74,12 +74,18 @@ def _earlier_config(tuning: LoraTuning, adapter: AdapterFacts, rows: dict[str, l
 def _trained_rows(base: Any, tuning: LoraTuning, new_tokens: Sequence[int]) -> dict[str, list[int]] | None:
     if not new_tokens:
         return None
-    whole = tuning.init_adapter.modules_to_save if tuning.init_adapter else tuning.modules_to_save
-    modules = {
-        name: module for name, module in embeddings_of(base).items() if not any(name.endswith(each) for each in whole)
-    }
+    embeddings = embeddings_of(base)
+    rows = {name: module for name, module in embeddings.items() if not any(map(name.endswith, tuning.modules_to_save))}
+    is_tied = len({id(module.weight) for module in embeddings.values()}) < len(embeddings)
+    if is_tied and 0 < len(rows) < len(embeddings):
+        # PEFT 0.21 would tie the rows of one to the other, which is another matrix by now.
+        raise StageFailed(
+            f"modules_to_save: in this model {' and '.join(embeddings)} are tied, and there are new tokens",
+            retry=False,
+            hint="name both of them, or neither",
+        )
     # Of tied embeddings PEFT makes the second follow the first.
-    names = {id(module.weight): name for name, module in reversed(modules.items())}.values()
+    names = {id(module.weight): name for name, module in reversed(rows.items())}.values()
     return {name: list(new_tokens) for name in names} or None
 
 
