@@ -662,6 +662,7 @@ def test_a_set_without_dataset_info_needs_a_path():
         "pure_bf16: true",
         "train_from_scratch: true",
         "adapter_name_or_path: a,b",
+        "pissa_init: true",
         "resume_from_checkpoint: saves/checkpoint-100",
     ],
 )

@@ -39,7 +39,7 @@ _ADAPTER_KEYS = (
     "lora_r lora_alpha lora_dropout lora_target_modules lora_target_linear lora_modules_to_save lora_model_dir "
     "peft_use_dora peft_use_rslora peft_init_lora_weights loraplus_lr_ratio bnb_config_kwargs peft"
 )
-_ADAPTER_STARTS = ("gaussian", "orthogonal", "pissa", "olora")
+_ADAPTER_STARTS = ("gaussian", "orthogonal")
 
 
 def translate_axolotl(work: Work) -> None:

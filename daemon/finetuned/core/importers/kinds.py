@@ -23,13 +23,13 @@ _TRANSLATORS: Mapping[Kind, tuple[Callable[[Work], None], Rules]] = {
     "together": (translate_together, TOGETHER_RULES),
 }
 _SIGNS: Mapping[Kind, str] = {
-    "axolotl": "base_model datasets micro_batch_size sequence_len num_epochs adapter sample_packing pad_to_sequence_len "
-    "lora_target_linear dataset_prepared_path test_datasets pretraining_dataset evals_per_epoch "
+    "axolotl": "base_model datasets micro_batch_size sequence_len num_epochs adapter sample_packing "
+    "pad_to_sequence_len lora_target_linear dataset_prepared_path test_datasets pretraining_dataset evals_per_epoch "
     "saves_per_epoch flash_attention eval_sample_packing lora_model_dir lora_modules_to_save peft_use_dora "
     "peft_use_rslora special_tokens wandb_project strict load_in_8bit load_in_4bit optimizer lr_scheduler "
     "plugins val_set_size",
-    "llamafactory": "model_name_or_path stage do_train finetuning_type dataset dataset_dir template cutoff_len lora_rank "
-    "lora_target additional_target quantization_bit overwrite_cache preprocessing_num_workers plot_loss "
+    "llamafactory": "model_name_or_path stage do_train finetuning_type dataset dataset_dir template cutoff_len "
+    "lora_rank lora_target additional_target quantization_bit overwrite_cache preprocessing_num_workers plot_loss "
     "val_size per_device_train_batch_size neat_packing adapter_name_or_path overwrite_output_dir "
     "lr_scheduler_type num_train_epochs max_samples",
     "openai": "hyperparameters method integrations organization_id fine_tuned_model result_files trained_tokens "

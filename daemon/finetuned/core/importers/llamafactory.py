@@ -114,7 +114,7 @@ def _translate_tuning(work: Work) -> str:
         _translate_quantization(work)
     else:
         draft.put("finetuning_type", "lora", *origins, why=why)
-    _translate_adapter(work, is_quantized=bits is not None)
+    _translate_adapter(work)
     return kind
 
 
@@ -136,7 +136,7 @@ def _translate_quantization(work: Work) -> None:
         work.draft.put("bnb_4bit_use_double_quant", double.value, double.found)
 
 
-def _translate_adapter(work: Work, *, is_quantized: bool) -> None:
+def _translate_adapter(work: Work) -> None:
     keys, draft = work.keys, work.draft
     rank, alpha = keys.whole("lora_rank"), keys.whole("lora_alpha")
     r = rank.value if rank else _DEFAULT_RANK
@@ -161,21 +161,16 @@ def _translate_adapter(work: Work, *, is_quantized: bool) -> None:
             draft.put(key, truth.value, truth.found)
     if ratio := keys.number("loraplus_lr_ratio"):
         draft.put("loraplus_lr_ratio", ratio.value, ratio.found)
-    _translate_start(work, is_quantized=is_quantized)
+    _translate_start(work)
 
 
-def _translate_start(work: Work, *, is_quantized: bool) -> None:
-    keys, draft = work.keys, work.draft
-    pissa, rounds = keys.truth("pissa_init"), keys.get("pissa_iter")
-    if pissa and pissa.value and is_quantized:
-        work.ledger.refuse(pissa.found, "takes its start from weights that are quantized here", "delete it")
-    elif pissa and pissa.value:
-        draft.put("init_lora_weights", "pissa", pissa.found)
-        work.ledger.change(pissa.found, "is computed exactly here, where 16 rounds come near it")
-    elif pissa:
-        work.ledger.keep(pissa.found)
-    if rounds:
-        work.ledger.ignore(rounds, "is not needed: PiSSA's start is computed exactly")
+def _translate_start(work: Work) -> None:
+    keys = work.keys
+    if (pissa := keys.truth("pissa_init")) and pissa.value:
+        work.ledger.refuse(pissa.found, "starts the adapter out of the base, which is changed by it", "delete it")
+    for found in keys.present(["pissa_init", "pissa_iter"]):
+        if not work.ledger.mentions(found):
+            work.ledger.ignore(found, "has no effect without PiSSA")
     folder, new = keys.words("adapter_name_or_path", split_commas=True), keys.truth("create_new_adapter")
     if new and new.value and folder:
         instead = "merge the adapter into the model first, and name that as --base-model"
@@ -185,7 +180,7 @@ def _translate_start(work: Work, *, is_quantized: bool) -> None:
     if folder and len(folder.value) > 1:
         work.ledger.refuse(folder.found, "names several adapters", "merge all but the last into the model")
     elif folder:
-        draft.put("init_adapter", folder.value[0], folder.found, why="training goes on from that adapter")
+        work.draft.put("init_adapter", folder.value[0], folder.found, why="training goes on from that adapter")
 
 
 def _translate_tokens(work: Work) -> None:
