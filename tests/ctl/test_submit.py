@@ -141,6 +141,26 @@ def test_what_the_service_cannot_read_is_packed_with_the_job(bench, daemon):
         assert path.stat().st_mode & 0o050 >= 0o040, f"{path} is closed to the group"
 
 
+def test_the_files_of_a_pattern_are_packed_and_found_by_it_again(bench, daemon):
+    make_spool_of_nobody(bench)
+    spec = bench.a_spec()
+    (bench.folder / "rows/old").mkdir(parents=True)
+    shutil.copy(bench.folder / "chats.jsonl", bench.folder / "rows/a.jsonl")
+    shutil.copy(bench.folder / "chats.jsonl", bench.folder / "rows/old/b.jsonl")
+    (bench.folder / "rows/notes.txt").write_text("not these")
+    spec.write_text(spec.read_text().replace("chats.jsonl", "rows/**/*.jsonl"))
+    bench.folder.chmod(0o700)
+    daemon()
+    assert bench.ctl("submit", str(spec)).code == 0
+    [job] = bench.spool.jobs()
+    [named] = [each.path for each in parse_spec(spec_of(job), "spec").spec.datasets]
+    found = sorted(path.name for path in job.dropped.glob(named.removeprefix("./")))
+    assert found == ["a.jsonl", "b.jsonl"]
+    assert not list(job.dropped.rglob("notes.txt"))
+    for path in (job.dropped, *job.dropped.rglob("*")):
+        assert path.stat().st_mode & 0o050 >= 0o040, f"{path} is closed to the group"
+
+
 def test_a_folder_is_not_seen_before_it_is_whole(bench):
     make_spool_of_nobody(bench)
     spec = bench.a_spec()
