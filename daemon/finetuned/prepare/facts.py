@@ -68,14 +68,19 @@ def model_facts(
         vocab_size=text.vocab_size,
         hidden_size=text.hidden_size,
         layers=text.num_hidden_layers,
-        max_position_embeddings=getattr(text, "max_position_embeddings", None) or _UNLIMITED_POSITIONS,
+        max_position_embeddings=positions_of(config),
         tied_embeddings=tied,
     )
 
 
-def stop_token_ids(folder: Path, config: Any, tokenizer: Any, end_of_turn: int | None) -> tuple[int, ...]:
-    """What generation must stop on, ascending: the model's ends of sequence, the tokenizer's, the template's turn."""
-    found = {end_of_turn, tokenizer.eos_token_id, *_ids(config.get_text_config().eos_token_id)}
+def positions_of(config: Any) -> int:
+    """The most tokens that the model can place."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or _UNLIMITED_POSITIONS
+
+
+def stop_token_ids(folder: Path, config: Any, tokenizer: Any, ends_of_turns: Iterable[int]) -> tuple[int, ...]:
+    """What generation must stop on, ascending: the model's ends of sequence, the tokenizer's, the template's turns'."""
+    found = {*ends_of_turns, tokenizer.eos_token_id, *_ids(config.get_text_config().eos_token_id)}
     with contextlib.suppress(OSError, ValueError, AttributeError):  # A model need not have one.
         found |= _ids(json.loads((folder / "generation_config.json").read_bytes()).get("eos_token_id"))
     return tuple(sorted(found - {None}))

@@ -1,22 +1,22 @@
 """Rows → token ids and which of them are learned.
 
 A conversation is rendered whole and encoded once, without specials added: exactly what the tokenizer does at
-inference. What is learned of it is found by rendering its beginnings: an assistant's turn is what its template adds
-between the generation prompt and the next turn, up to the end-of-turn token, included. That needs no generation
-markers in the template. Where a template rewrites earlier turns, so that a beginning does not begin the whole, the
-turn is found by its text.
+inference. What is learned of it are its answers with their ends (see spans.py). Everything is decided by where a token
+stands, never by which token it is: an end of turn, a padding token or a BOS inside an answer is learned like any other.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from finetuned.core.problems import Problem
-from finetuned.prepare.read import Conversation, Row, Text
-from finetuned.prepare.template import Template, Unrenderable, render
+from finetuned.prepare.read import Completion, Conversation, Row, Text, Tokens
+from finetuned.prepare.sandbox import Unrenderable
+from finetuned.prepare.spans import RenderedChat, Span
+from finetuned.prepare.template import Template, adds_bos, special_ids
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,35 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Opening:
-    """A row up to where the model takes over: what it is shown, and what the row says there."""
+class _Written:
+    """A row as text."""
 
-    prompt: str
-    prompt_ids: list[int]
-    reference: str
+    row: Row
+    text: str
+    learned: tuple[tuple[int, int], ...]
+    """Characters [start, end)."""
+    never_learned: tuple[tuple[int, int], ...] = ()
+    """Also not where everything else is."""
+    closing_id: int | None = None
+    """A token that is learned behind the text, unless it ends in that."""
+
+
+@dataclass
+class _Oddities:
+    """What templates do to rows that a person should know: how often, and where first."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def note(self, what: str, place: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        self.places.setdefault(what, place)
+
+    def told(self) -> tuple[str, ...]:
+        return tuple(
+            f"{what}: {'1 row' if count == 1 else f'{count:,} rows'}, the first of them {self.places[what]}"
+            for what, count in self.counts.items()
+        )
 
 
 class Renderer:
@@ -63,99 +86,153 @@ class Renderer:
         self.template = template
         self._train_on_inputs = train_on_inputs
         self._roles_to_train = frozenset(roles_to_train)
+        self._marks = special_ids(tokenizer)
+        self._bos_id: int | None = tokenizer.bos_token_id if adds_bos(tokenizer) else None
+        self._oddities = _Oddities()
 
     def examples(self, rows: Sequence[Row]) -> list[Example | Problem]:
-        """One Example a row, or the Problem of a row that the template cannot render."""
-        rendered: list[tuple[Row, str, list[tuple[int, int]]]] = []
-        answers: dict[str, Example | Problem] = {}
-        for row in rows:
+        """One Example a row, or the Problem of a row that cannot be rendered or holds odd tokens."""
+        written: list[_Written] = []
+        answers: dict[int, Example | Problem] = {}
+        for index, row in enumerate(rows):
+            if isinstance(row.content, Tokens):
+                answers[index] = self._given(row, row.content)
+                continue
             try:
-                rendered.append((row, *self._spell(row.content)))
+                written.append(self._write(row))
             except Unrenderable as error:
-                answers[row.place] = Problem(place=row.place, what=f"the chat template refuses it: {error}")
-        for chats in (True, False):
-            part = [each for each in rendered if isinstance(each[0].content, Conversation) == chats]
-            for (row, text, spans), encoding in zip(part, self._encode([t for _, t, _ in part], chats), strict=True):
-                answers[row.place] = self._example(row, text, spans, encoding)
-        return [answers[row.place] for row in rows]
+                answers[index] = Problem(place=row.place, what=f"the chat template refuses it: {error}")
+        for are_chats in (True, False):
+            part = [each for each in written if isinstance(each.row.content, Conversation) == are_chats]
+            encodings = self.encode([each.text for each in part], are_chats)
+            encoded = iter([self._example(each, encoding) for each, encoding in zip(part, encodings, strict=True)])
+            for index, row in enumerate(rows):
+                if index not in answers and isinstance(row.content, Conversation) == are_chats:
+                    answers[index] = next(encoded)
+        return [answers[index] for index in range(len(rows))]
 
-    def opening(self, row: Row) -> Opening | None:
-        """The first learned answer of a chat with all before it, or the first part of a text; None if it has none."""
-        if isinstance(row.content, Text):
-            return self._text_opening(row.content.text)
-        chat = row.content
-        index = next((i for i, learned in enumerate(self._learned(chat)) if learned), None)
-        if index is None or not chat.messages[index].get("content"):
-            return None
-        before = chat.messages[:index]
-        try:
-            assert self.template is not None, "chats are rendered with a template"
-            text = render(self.tokenizer, self.template.text, before, chat.tools, add_generation_prompt=True)
-        except Unrenderable:
-            return None
-        if len(before) == 1:
-            shown = str(before[0].get("content"))
-        else:
-            shown = "\n".join(f"{message['role']}: {message.get('content') or ''}" for message in before)
-        ids = list(self._encode([text], True)[0].ids)
-        return Opening(shown, ids, str(chat.messages[index]["content"]))
+    def notices(self) -> tuple[str, ...]:
+        """What the template did to the rows so far that a person should know."""
+        return self._oddities.told()
 
-    def _text_opening(self, text: str) -> Opening | None:
-        encoding = self._encode([text], False)[0]
-        cut = min(len(encoding.ids) // 2, 64)
-        if cut == 0:
-            return None
-        at = encoding.offsets[cut - 1][1]
-        return Opening(text[:at], list(encoding.ids[:cut]), text[at:])
-
-    def _encode(self, texts: Iterable[str], are_chats: bool) -> Any:
+    def encode(self, texts: Iterable[str], are_chats: bool) -> Any:
+        """The encodings of texts, as the tokenizer gives them at inference."""
         batch = list(texts)
         if not batch:
             return []
         return self.tokenizer(batch, add_special_tokens=not are_chats, return_attention_mask=False).encodings
 
-    def _spell(self, content: Conversation | Text) -> tuple[str, list[tuple[int, int]]]:
-        """The text of a row and the spans of it that are learned (of a plain text: all)."""
-        if isinstance(content, Text):
-            return content.text, [(0, len(content.text))]
-        assert self.template is not None, "chats are rendered with a template"
-        text = render(self.tokenizer, self.template.text, content.messages, content.tools)
-        return text, _learned_spans(self.tokenizer, self.template, content, self._learned(content), text)
+    def without_second_bos(self, ids: list[int]) -> list[int]:
+        """A text that begins with the BOS itself needs none from the tokenizer."""
+        return ids[1:] if self._bos_id is not None and ids[:2] == [self._bos_id] * 2 else ids
 
-    def _example(self, row: Row, text: str, spans: list[tuple[int, int]], encoding: Any) -> Example:
-        ids = list(encoding.ids)
-        if isinstance(row.content, Text):
-            end_id = self.tokenizer.eos_token_id
-            if text.strip() and end_id is not None and ids[-1:] != [end_id]:
-                ids.append(end_id)
-            is_target = np.full(len(ids), bool(text.strip()))
-        else:
-            is_target = _mask(encoding.offsets, spans)
-            if self._ends_unmarked(row.content, text):
-                ids.append(self._stop_id())
-                is_target = np.append(is_target, True)
-            if self._train_on_inputs:
-                is_target[:] = True
-        is_target[:1] = False
-        return Example(row.place, row.digest, np.array(ids, dtype=np.int32), is_target)
-
-    def _ends_unmarked(self, content: Conversation, text: str) -> bool:
-        """The row ends in an answer that is learned and that no token ends."""
-        if not self._learned(content)[-1]:
-            return False
-        assert self.template is not None
-        mark = self.template.end_of_turn
-        return mark is None or not text.rstrip().endswith(mark.text)
-
-    def _learned(self, chat: Conversation) -> tuple[bool, ...]:
+    def learned(self, chat: Conversation) -> tuple[bool, ...]:
         """One a message: its turn is learned."""
         turns = zip(chat.messages, chat.counts, strict=True)
         return tuple(counts and message["role"] in self._roles_to_train for message, counts in turns)
 
+    def _write(self, row: Row) -> _Written:
+        match row.content:
+            case Text(text=text):
+                is_said = bool(text.strip())
+                return _Written(row, text, ((0, len(text)),) if is_said else (), closing_id=self._eos_id(is_said))
+            case Completion(prompt=prompt, completion=completion):
+                text = prompt + completion
+                is_said = bool(completion.strip())
+                learned = ((len(prompt), len(text)),) if is_said else ()
+                return _Written(row, text, learned, closing_id=self._eos_id(is_said))
+            case Conversation() as chat:
+                return self._write_chat(row, chat)
+            case Tokens():
+                raise AssertionError("rows of tokens are not written")
+
+    def _eos_id(self, is_said: bool) -> int | None:
+        return self.tokenizer.eos_token_id if is_said else None
+
+    def _write_chat(self, row: Row, chat: Conversation) -> _Written:
+        assert self.template is not None, "chats are rendered with a template"
+        rendered = RenderedChat(self.tokenizer, self.template, chat.messages, chat.tools)
+        learned = self.learned(chat)
+        never = tuple(self._train_on_inputs and not counts for counts in chat.counts)
+        turns = rendered.turns([a or b for a, b in zip(learned, never, strict=True)])
+        self._note_oddities(row, chat, rendered)
+        spans = {index: turn for index, turn in turns.items() if learned[index]}
+        last = spans.get(len(learned) - 1)
+        is_open = last is not None and not last.is_ended and chat.messages[-1]["role"] == "assistant"
+        if is_open and last is not None:
+            # With the white space that the template has behind it: the model must write that, too, to come to its end.
+            spans[len(learned) - 1] = Span(last.start, len(rendered.text), False)
+        return _Written(
+            row,
+            rendered.text,
+            tuple((span.start, span.end) for span in spans.values()),
+            tuple((turn.start, turn.end) for index, turn in turns.items() if never[index]),
+            self._stop_id() if is_open else None,
+        )
+
+    def _note_oddities(self, row: Row, chat: Conversation, rendered: RenderedChat) -> None:
+        if rendered.rewritten:
+            place = f"{row.place}, messages[{rendered.rewritten[0]}]"
+            self._oddities.note(
+                "the chat template leaves out a part of an answer or writes it differently, and what it writes is "
+                "learned",
+                place,
+            )
+        for kind in sorted({kind for kind, _ in rendered.hidden()}):
+            self._oddities.note(f"the chat template does not show {kind}, and will not at inference", row.place)
+
+    def _example(self, written: _Written, encoding: Any) -> Example | Problem:
+        row = written.row
+        ids, offsets = list(encoding.ids), _offsets(encoding, len(written.text))
+        is_target = _mask(offsets, written.learned, ids, self._marks)
+        if isinstance(row.content, Text):
+            is_target[:] = bool(written.learned)
+        if written.closing_id is not None and ids[-1:] != [written.closing_id]:
+            ids.append(written.closing_id)
+            is_target = np.append(is_target, True)
+        elif written.closing_id is not None:
+            is_target[-1] = True  # The tokenizer's own end has no place in the text.
+        if self._train_on_inputs and (written.learned or isinstance(row.content, Conversation)):
+            is_target[:] = True
+            is_target[_mask(offsets, written.never_learned, ids, self._marks).nonzero()] = False
+        if self._bos_id is not None:
+            if isinstance(row.content, Conversation) and (odd := self._odd_beginning(ids)):
+                return Problem(place=row.place, what=odd)
+            if not isinstance(row.content, Conversation):
+                kept = self.without_second_bos(ids)
+                ids, is_target = kept, is_target[len(ids) - len(kept) :]
+        is_target[:1] = False
+        return Example(row.place, row.digest, np.array(ids, dtype=np.int32), is_target)
+
+    def _odd_beginning(self, ids: Sequence[int]) -> str:
+        """What is wrong with the BOS of a rendered chat, if anything."""
+        bos = self.tokenizer.bos_token
+        if self._bos_id not in ids:
+            return f"the chat template writes no {bos} before it, and does before other rows"
+        if ids[1:2] == [self._bos_id]:
+            return f"begins with {bos} twice: the chat template writes it, and so does the row"
+        return ""
+
+    def _given(self, row: Row, content: Tokens) -> Example | Problem:
+        """A row that was tokenized elsewhere: as it is."""
+        size = len(self.tokenizer)
+        odd = next((place for place, token in enumerate(content.input_ids) if not 0 <= token < size), None)
+        if odd is not None:
+            return Problem(
+                place=row.place,
+                what=f"input_ids[{odd}] is {content.input_ids[odd]:,}, and the tokenizer has 0 to {size - 1:,}",
+                hint="tokenize with the tokenizer of base_model",
+            )
+        is_target = np.array(content.is_target, dtype=bool)
+        if self._train_on_inputs:
+            is_target[:] = True
+        is_target[:1] = False
+        return Example(row.place, row.digest, np.array(content.input_ids, dtype=np.int32), is_target)
+
     def _stop_id(self) -> int:
         assert self.template is not None
-        mark = self.template.end_of_turn
-        return int(self.tokenizer.eos_token_id if mark is None else mark.token_id)
+        ends = self.template.end_ids
+        return ends[0] if ends else int(self.tokenizer.eos_token_id)
 
 
 def cut(example: Example, max_tokens: int) -> list[Example]:
@@ -173,85 +250,31 @@ def cut(example: Example, max_tokens: int) -> list[Example]:
     return parts
 
 
-def _learned_spans(
-    tokenizer: Any, template: Template, chat: Conversation, learned: Sequence[bool], text: str
-) -> list[tuple[int, int]]:
-    """Character spans [start, end) of `text` for each learned turn, in order, end-of-turn mark included."""
-    spans: list[tuple[int, int]] = []
-    for index, is_learned in enumerate(learned):
-        if is_learned:
-            earliest = spans[-1][1] if spans else 0
-            spans.append(_turn_span(tokenizer, template, chat, text, index, earliest))
-    return spans
+def _offsets(encoding: Any, length: int) -> list[tuple[int, int]]:
+    """Where each token stands in a text of `length`; an end that the tokenizer itself puts there behind all of it."""
+    offsets = list(encoding.offsets)
+    for index in range(len(offsets) - 1, 0, -1):
+        if offsets[index] != (0, 0):
+            break
+        offsets[index] = (length, length)
+    return offsets
 
 
-def _turn_span(
-    tokenizer: Any, template: Template, chat: Conversation, text: str, index: int, earliest: int
-) -> tuple[int, int]:
-    """Span of turn `index`, which does not begin before `earliest`. Raises Unrenderable when it cannot be told."""
-    mark = template.end_of_turn.text if template.end_of_turn else None
-    content = (chat.messages[index].get("content") or "").strip()
-    before = _beginning(tokenizer, template, chat, index, add_generation_prompt=True)
-    if before is not None and text.startswith(before) and len(before) >= earliest:
-        start = content_end = len(before)
-    else:
-        start = text.find(content, _behind(chat.messages[:index], text)) if content else -1
-        if start < 0:
-            raise Unrenderable(f"it rewrites messages[{index}], so that the answer cannot be found in what it renders")
-        content_end = start + len(content)
-    is_last = index + 1 == len(chat.messages)
-    after = text if is_last else _beginning(tokenizer, template, chat, index + 1)
-    if after is not None and text.startswith(after) and len(after) > content_end:
-        end = len(after)
-    elif mark is not None and (found := text.find(mark, content_end)) >= 0:
-        end = found + len(mark)
-    elif content_end > start:
-        end = content_end
-    else:
-        raise Unrenderable(f"it rewrites messages[{index}], so that its end cannot be found in what it renders")
-    end = start + len(text[start:end].rstrip())
-    if mark is not None and not text[start:end].endswith(mark) and text.startswith(mark, end):
-        end += len(mark)
-    return start, end
-
-
-def _beginning(
-    tokenizer: Any, template: Template, chat: Conversation, messages: int, *, add_generation_prompt: bool = False
-) -> str | None:
-    """The first `messages` of a chat rendered alone; None where the template does not render so few."""
-    if messages == 0:
-        return None
-    try:
-        return render(
-            tokenizer,
-            template.text,
-            chat.messages[:messages],
-            chat.tools,
-            add_generation_prompt=add_generation_prompt,
-        )
-    except Unrenderable:
-        return None
-
-
-def _behind(messages: Iterable[Any], text: str) -> int:
-    """Where the text of `messages` ends in `text`, as far as it is found there."""
-    cursor = 0
-    for message in messages:
-        content = (message.get("content") or "").strip()
-        found = text.find(content, cursor)
-        cursor = found + len(content) if found >= 0 else cursor
-    return cursor
-
-
-def _mask(offsets: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int]]) -> np.ndarray:
+def _mask(
+    offsets: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int]], ids: Sequence[int], marks: Collection[int]
+) -> np.ndarray:
     """bool, one a token: it covers at least one character of a span.
 
     Tokenizers may leave white space out of offsets, and give the bytes of one character the same ones; so a token
-    counts from where it ends at the left edge of a span, and from where it starts at the right.
+    counts from where it ends at the left edge of a span, and from where it starts at the right. A mark that swallows
+    white space behind it, as Phi's do, belongs to what comes before.
     """
     starts = [start for start, _ in offsets]
     ends = [end for _, end in offsets]
-    mask = np.zeros(len(offsets), dtype=bool)
+    mask = np.zeros(len(ids), dtype=bool)
     for start, end in spans:
-        mask[bisect_right(ends, start) : bisect_left(starts, end)] = True
+        first = bisect_right(ends, start)
+        if first < len(starts) and starts[first] < start and ids[first] in marks:
+            first += 1
+        mask[first : bisect_left(starts, end)] = True
     return mask
