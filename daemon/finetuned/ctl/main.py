@@ -18,6 +18,7 @@ from finetuned.ctl.words import did_you_mean, say
 
 _VERBS = {
     "check": "check.check",
+    "preview": "preview.preview",
     "submit": "submit.submit",
     "import": "import_.import_",
     "list": "show.list_jobs",
@@ -48,6 +49,7 @@ _OTHER_WORDS = {
     "resubmit": "rerun",
     "submit": "run add start train",
     "check": "validate lint",
+    "preview": "look peek sample",
     "import": "convert translate migrate",
     "get": "download fetch cp",
     "prune": "clean delete gc",
