@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import jinja2
@@ -347,6 +348,37 @@ def test_a_value_of_the_wrong_kind_is_refused():
 
 def test_text_that_yaml_would_read_otherwise_is_quoted():
     assert spec_of(AXOLOTL_SMALLEST.replace("/models/one", '"./yes: #1"')).base_model == "./yes: #1"
+
+
+def test_a_set_of_rows_that_our_reader_refuses_is_told_by_its_own_line():
+    source = AXOLOTL_SMALLEST.replace("}]", ", split: 'test of all'}]")
+    assert [problem.place for problem in axolotl("", source).problems] == ["line 2   datasets[0].path"]
+
+
+ODD_VALUES = ("[a, {b: c}]", "word")
+
+
+@pytest.mark.parametrize("name", ["axolotl lora", "llamafactory lora"])
+def test_whatever_stands_behind_a_key_is_answered_and_the_key_is_mentioned(name: str):
+    source, supplied = SOURCES[name]
+    entries, lines = read_tree(source).entries, source.splitlines()
+    kind = translate(source, supplied).kind
+    for entry, after in zip_longest(entries, entries[1:]):
+        others = lines[: entry.line - 1] + (lines[after.line - 1 :] if after else [])
+        for value in ODD_VALUES:
+            translation = translate("\n".join([*others, f"{entry.key}: {value}"]), supplied, kind)
+            assert is_spoken_for(entry.key, spoken_for(translation)), (entry.key, value)
+
+
+@pytest.mark.parametrize("name", ["openai request", "openai job", "together request"])
+def test_whatever_stands_behind_a_key_of_a_service_is_answered(name: str):
+    source, supplied = SOURCES[name]
+    kind = translate(source, supplied).kind
+    request = json.loads(source)
+    for key in request:
+        for value in ([1, {"b": "c"}], {"a": ["b"]}, "word", -1):
+            translation = translate(json.dumps({**request, key: value}), supplied, kind)
+            assert is_spoken_for(key, spoken_for(translation)), (key, value)
 
 
 # axolotl.
@@ -713,6 +745,16 @@ def test_togethers_request_means_the_same_here():
     assert (spec.lr_scheduler_type, spec.warmup_ratio, spec.learning_rate) == ("linear", 0.05, 1e-5)
     assert (spec.weight_decay, spec.max_grad_norm, spec.num_train_epochs) == (0.01, 2.0, 2)
     assert (spec.global_batch_size, spec.train_on_inputs, spec.suffix) == (None, False, "mine")
+
+
+def test_together_counts_packs_too():
+    packed = {**TOGETHER_REQUEST, "batch_size": 8}
+    assert "batch_size" in {
+        note.place.split()[-1] for note in translated(json.dumps(packed), Supplied(files=UPLOADS)).changed
+    }
+    rows = Supplied(files=UPLOADS, rows_per_pack=10)
+    assert spec_of(json.dumps(packed), rows).global_batch_size == 80
+    assert spec_of(json.dumps({**packed, "packing": False}), rows).global_batch_size == 8
 
 
 def test_togethers_full_training_and_its_ends_that_cannot_be_had():

@@ -80,7 +80,7 @@ def _translate_one(work: Work, name: str, keys: Keys) -> str | None:
     for path, found in paths:
         comment = _origin(dict.fromkeys([found, *kind.origins]))
         part = split.value if split and split.value != "train" else ""
-        work.draft.add_dataset(name, DatasetDraft(path, kind, part, comment))
+        work.draft.add_dataset(name, DatasetDraft(path, kind, part, comment), found)
     return kind.format
 
 

@@ -52,9 +52,11 @@ class Draft:
         told = f"line {origins[0].line}" if is_namesake else " and ".join(found.origin for found in origins)
         self._fields[name] = value, ": ".join(part for part in (told, why) if part)
 
-    def add_dataset(self, name: str, dataset: DatasetDraft) -> None:
+    def add_dataset(self, name: str, dataset: DatasetDraft, origin: Found) -> None:
         """To `datasets` or `eval_datasets`."""
-        self._datasets.setdefault(name, []).append(dataset)
+        others = self._datasets.setdefault(name, [])
+        self.origins[f"{name}[{len(others)}]"] = origin
+        others.append(dataset)
 
     def has(self, name: str) -> bool:
         return name in self._fields or name in self._datasets

@@ -23,9 +23,8 @@ def translate_files(work: Work, format_: str) -> None:
             work.ledger.refuse(given.found, what, f"add --data {given.value}=/path/to/rows.jsonl")
             continue
         work.ledger.keep(given.found)
-        work.draft.add_dataset(
-            ours, DatasetDraft(path, RowKind(format_), comment=f"{given.value}, from {given.found.origin}")
-        )
+        comment = f"{given.value}, from {given.found.origin}"
+        work.draft.add_dataset(ours, DatasetDraft(path, RowKind(format_), comment=comment), given.found)
         if ours == "datasets":
             what = (
                 "is cut where it is longer than the service's limit there; here rows longer than max_seq_length are "

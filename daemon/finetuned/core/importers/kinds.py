@@ -109,7 +109,7 @@ def _own_problems(job_file: str, work: Work) -> tuple[Problem, ...]:
 
 
 def _by_origin(problem: Problem, work: Work) -> Problem:
-    field = problem.place.split()[-1].partition("[")[0].partition(".")[0]
+    field = problem.place.split()[-1].partition(".")[0]
     origin = work.draft.origins.get(field)
     what = problem.what if origin is None else f"({field} here) {problem.what}"
     return problem.model_copy(update={"place": origin.place if origin else problem.place, "what": what})

@@ -75,12 +75,12 @@ def _translate_one(work: Work, ours: str, named: Found, name: str, infos: Keys |
         apply_rule(found, _INFO_RULES, work.ledger)
     if path is not None and kind is not None:
         comment = f"{name}, from {named.origin}"
-        work.draft.add_dataset(ours, DatasetDraft(path, kind, split, comment))
+        work.draft.add_dataset(ours, DatasetDraft(path, kind, split, comment), named)
 
 
 def _without_info(work: Work, ours: str, named: Found, name: str, infos: Keys | None, split: str) -> None:
     if path := work.supplied.files.get(name):
-        work.draft.add_dataset(ours, DatasetDraft(path, RowKind("auto"), split, f"{name}, from {named.origin}"))
+        work.draft.add_dataset(ours, DatasetDraft(path, RowKind("auto"), split, f"{name}, from {named.origin}"), named)
     elif infos is None:
         what = f"names {shown(name)}, and there is no dataset_info.json that describes it"
         instead = f"add --dataset-info /path/to/dataset_info.json, or --data {name}=/path/to/rows"

@@ -9,6 +9,7 @@ from finetuned.core.jobfile.findings import shown
 
 _DEFAULT_EPOCHS = 3
 _LORA_RATE = 2e-4
+_MODELS_OF_PROMPTS = ("babbage", "davinci")
 
 OPENAI_RULES: Rules = {
     **unneeded(
@@ -24,12 +25,14 @@ def translate_openai(work: Work) -> None:
     keys, draft = work.keys, work.draft
     if work.supplied.base_model:
         translate_model(work, "model")
-    elif model := keys.get("model"):
+    elif named := keys.get("model"):
         what = "is a model that only OpenAI has"
-        work.ledger.refuse(model, what, "add --base-model with a model that you have")
+        work.ledger.refuse(named, what, "add --base-model with a model that you have")
     else:
         work.ledger.refuse_missing("model", "is missing: no model is named", "add --base-model")
-    translate_files(work, "chat")
+    model = keys.text("model")
+    is_legacy = model is not None and model.value.startswith(_MODELS_OF_PROMPTS)
+    translate_files(work, "prompt_completion" if is_legacy else "chat")
     numbers = _openai_numbers(work)
     if suffix := keys.text("suffix") or keys.text("user_provided_suffix"):
         draft.put("suffix", suffix.value, suffix.found)

@@ -1,9 +1,10 @@
 """Together's fine-tuning job, as it is created or as it is told → our job file."""
 
-from finetuned.core.importers.hosted import LORA_RANK, translate_batch_size, translate_files, translate_seed
+from finetuned.core.importers.hosted import LORA_RANK, count_of, translate_batch_size, translate_files, translate_seed
 from finetuned.core.importers.keys import Keys
 from finetuned.core.importers.rules import Rules, refused, unneeded
 from finetuned.core.importers.sources import translate_model
+from finetuned.core.importers.trainer import in_rows
 from finetuned.core.importers.work import Work
 from finetuned.core.jobfile.findings import shown
 
@@ -50,9 +51,7 @@ def translate_together(work: Work) -> None:
     else:
         draft.put("num_train_epochs", 1, why="Together's default")
     _together_schedule(work)
-    translate_batch_size(work, keys.text("batch_size"))
-    if (packing := keys.truth("packing")) is not None:
-        work.ledger.ignore(packing.found, "is not needed: rows never see each other, and are never padded")
+    _together_batch(work)
     for key in ("weight_decay", "max_grad_norm"):
         if number := keys.number(key):
             draft.put(key, number.value, number.found)
@@ -128,6 +127,20 @@ def _together_tuning(work: Work) -> None:
     if modules := place.words("lora_trainable_modules", split_commas=True):
         value = modules.value[0] if modules.value == ("all-linear",) else modules.value
         work.draft.put("lora_target_modules", value, modules.found)
+
+
+def _together_batch(work: Work) -> None:
+    """Packs of rows, unless `packing` is off."""
+    size, packing = work.keys.text("batch_size"), work.keys.truth("packing")
+    if packing is not None:
+        work.ledger.ignore(packing.found, "is not needed: rows never see each other, and are never padded")
+    is_packed = packing is None or packing.value
+    count = count_of(work, size) if is_packed else None
+    if size is None or count is None:
+        translate_batch_size(work, size)
+        return
+    rows, why = in_rows(work, size.found, int(count), "")
+    work.draft.put("global_batch_size", rows, size.found, why=why)
 
 
 def _together_schedule(work: Work) -> None:

@@ -127,18 +127,22 @@ def translate_batch(work: Work, words: TrainerWords, packing: Found | None) -> N
     why = "on one device" if len(found) == 2 else f"{work.tool}'s default for the rest, on one device"
     if total:
         found, size, why = [*found, total.found], total.value, "on one device"
-    packed = work.supplied.rows_per_pack
-    if packing and packed:
-        why = f"{size} packs of {packed:g} rows"
-        size = max(1, round(size * packed))
-    elif packing:
-        what = (
-            f"makes one of a batch a pack of several rows there; here a batch counts rows: global_batch_size {size} is "
-            f"{size} rows, where it was {size} packs. --rows-per-pack N (longest / mean length of a row) makes it the "
-            "same; or lower the learning rate"
-        )
-        work.ledger.change(packing, what)
+    if packing:
+        size, why = in_rows(work, packing, size, why)
     work.draft.put("global_batch_size", size, *found, why=why)
+
+
+def in_rows(work: Work, packing: Found, size: int, why: str) -> tuple[int, str]:
+    """A batch of `size` packs as rows, and what its comment says; `packing` is the key that makes packs of rows."""
+    if packed := work.supplied.rows_per_pack:
+        return max(1, round(size * packed)), f"{size} packs of {packed:g} rows"
+    what = (
+        f"makes one of a batch a pack of several rows there; here a batch counts rows: global_batch_size {size} is "
+        f"{size} rows, where it was {size} packs. --rows-per-pack N (longest / mean length of a row) makes it the "
+        "same; or lower the learning rate"
+    )
+    work.ledger.change(packing, what)
+    return size, why
 
 
 def translate_evaluation(work: Work, words: TrainerWords) -> None:
@@ -199,16 +203,22 @@ def translate_saving(work: Work) -> None:
     """Checkpoints change no result: what has a field here is kept, the rest is left to the daemon."""
     keys = work.keys
     why = "is not needed: checkpoints are written every 10 minutes and at each evaluation"
-    if (every := keys.number("save_steps")) and every.value >= 1:
-        work.draft.put("save_steps", int(every.value), every.found)
-    elif every:
-        work.ledger.ignore(every.found, why)
+    _put_count(work, "save_steps", why)
     for found in keys.present(["saves_per_epoch", "save_strategy", "save_first_step", "save_only_model"]):
         work.ledger.ignore(found, why)
-    if (limit := keys.whole("save_total_limit")) and limit.value >= 1:
-        work.draft.put("save_total_limit", limit.value, limit.found)
-    if (logging := keys.number("logging_steps")) and logging.value >= 1:
-        work.draft.put("logging_steps", int(logging.value), logging.found)
+    _put_count(
+        work, "save_total_limit", "sets no limit there; here the newest two stay (of full tuning one) and the best"
+    )
+    _put_count(work, "logging_steps", "is a part of the run there; here each step is told")
+
+
+def _put_count(work: Work, key: str, why_not: str) -> None:
+    """A number from 1, under the same name as ours; a fraction, 0 or -1 is left out."""
+    given = work.keys.number(key)
+    if given and given.value >= 1:
+        work.draft.put(key, int(given.value), given.found)
+    elif given:
+        work.ledger.ignore(given.found, why_not)
 
 
 def translate_precision(work: Work, *, is_full: bool) -> None:
