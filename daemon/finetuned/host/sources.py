@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from finetuned.core.jobfile.data_rules import is_inline_template
 from finetuned.core.problems import Problem
 from finetuned.core.spec import Dataset, JobSpec
+from finetuned.host.adapters import read_adapter
 from finetuned.host.converter import gguf_problems
 from finetuned.host.data.files import EVALUATION, TRAINING
 from finetuned.host.data.look import look_at_set, require_plain
@@ -86,14 +88,22 @@ def _problems(spec: JobSpec, folder: Path | None) -> Iterator[Problem]:
                 _require_chat_template(path)
     except Unusable as error:
         yield Problem(place="base_model", what=str(error), hint=error.hint)
+    if spec.init_adapter is not None:
+        try:
+            read_adapter(locate(spec.init_adapter, folder))
+        except Unusable as error:
+            yield Problem(place="init_adapter", what=str(error), hint=error.hint)
     yield from gguf_problems(spec.export.gguf)
 
 
 def locate_template(named: str, folder: Path | None) -> Path | None:
-    """The Jinja file that `chat_template` names; None for a built-in one. Raises Unusable."""
-    if named in BUILT_IN_TEMPLATES:
+    """The Jinja file that `chat_template` names; None for a built-in template, or one that stands there itself.
+
+    Raises Unusable.
+    """
+    if named in BUILT_IN_TEMPLATES or is_inline_template(named):
         return None
-    if "/" not in named and not named.endswith((".jinja", ".j2", ".txt")):
+    if "/" not in named and not named.endswith((".jinja", ".jinja2", ".j2", ".txt")):
         close = difflib.get_close_matches(named, BUILT_IN_TEMPLATES, n=1)
         meant = f"did you mean {close[0]}?" if close else "expected chatml, llama3 or the path of a Jinja file"
         raise Unusable(f'"{named}" is not a chat template that finetuned knows; {meant}')

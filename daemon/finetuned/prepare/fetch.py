@@ -50,7 +50,9 @@ def obtain_model(spec: JobSpec, folder: Path | None, store: Store, run: StageRun
         raise StageFailed(f"base_model: {error}", retry=False, hint=error.hint) from error
     files = _hashed(path, weights, store, run)
     if folder is not None and path.is_relative_to(folder.resolve()):
-        path = _keep(path, files, store, run)  # The job's directory moves from phase to phase; the store does not.
+        path = keep_dropped(
+            path, files, store, run
+        )  # The job's directory moves from phase to phase; the store does not.
     return BaseModel(path, revision, files, weights)
 
 
@@ -63,8 +65,8 @@ def _hashed(path: Path, weights: tuple[str, ...], store: Store, run: StageRun) -
     return tuple(hash_files(path, names, Progress(run, "fetching", "bytes", total).advance))
 
 
-def _keep(path: Path, files: tuple[ModelFile, ...], store: Store, run: StageRun) -> Path:
-    """A copy in the store of a model that came inside a dropped folder."""
+def keep_dropped(path: Path, files: tuple[ModelFile, ...], store: Store, run: StageRun) -> Path:
+    """A copy in the store of a model or adapter that came inside a dropped folder."""
     weights = next(file for file in files if file.path.endswith(".safetensors"))
     final = store.models / f"dropped--{weights.sha256[:32]}"
     if (manifest := read_seal(final)) is not None and manifest.files == files:

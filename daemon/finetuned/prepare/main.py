@@ -15,6 +15,7 @@ from finetuned.host.paths import Unusable
 from finetuned.host.sources import source_problems
 from finetuned.host.stage import StageRun, now
 from finetuned.host.store import Store
+from finetuned.prepare.adapter import obtain_adapter
 from finetuned.prepare.facts import model_facts, read_config, stop_token_ids
 from finetuned.prepare.fetch import obtain_model
 from finetuned.prepare.prepared import obtain_rows
@@ -51,6 +52,7 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     config = read_config(model.path)
     facts_of_model = model_facts(spec.base_model, model.path, model.revision, config, model.files, model.weights)
     unfrozen_parameters = require_targets(spec, config)
+    adapter, notices_of_adapter = obtain_adapter(spec, model, folder, store, run)
     max_seq_length = longest_row(spec, facts_of_model.max_position_embeddings)
 
     run.enter("reading")
@@ -83,11 +85,13 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     prepared = obtain_rows(recipe, renderer, store, run)
     data = prepared.data
 
-    notices = (*notices, *_notices(template, (*train, *held_out), data), *prepared.notices)
+    notices = (*notices, *notices_of_adapter, *_notices(template, (*train, *held_out), data), *prepared.notices)
     for text in notices:
         run.notice(text)
     write_whole(run.job.preview, preview(spec, data, store.prepared_dir(data.prepared), tokenizer).encode())
-    facts = Facts(model=facts_of_model, data=data, unfrozen_parameters=unfrozen_parameters, notices=notices)
+    facts = Facts(
+        model=facts_of_model, data=data, adapter=adapter, unfrozen_parameters=unfrozen_parameters, notices=notices
+    )
     write_record(run.job.facts_file, facts)
     return Finished(time=now())
 

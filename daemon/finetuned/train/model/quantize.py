@@ -32,7 +32,7 @@ def quantized_loading(plan: RunPlan, device: torch.device) -> dict[str, Any]:
 def misshapen_weights(model: Any) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """Name, stored and expected shape of quantized weights of another shape than their layer: transformers 5.24 does
     not compare those."""
-    found = []
+    found: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
     for name, module in model.named_modules():
         if isinstance(module, Linear4bit | Linear8bitLt):
             state = getattr(module.weight, "quant_state", None)
