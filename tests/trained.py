@@ -5,20 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
-import transformers
 
 import tiny
 from exports import LORA, a_plan, a_stage_run, a_whole_run
 from finetuned.core.events import Exported
 from finetuned.core.job import Stage
-from finetuned.core.plan import FullTuning, LoraTuning, RunPlan
+from finetuned.core.plan import FreezeTuning, FullTuning, LoraTuning, RunPlan
 from finetuned.host.journal import read_events
 from finetuned.host.stage import StageRun
-from finetuned.train import fresh
+from finetuned.train import chart, fresh
 from finetuned.train.export import export
+from finetuned.train.fit import build_model
+from finetuned.train.model.load import load_tokenizer
 from finetuned.train.proof import Proof, Task
 from finetuned.train.verify import verify
 
@@ -29,8 +29,8 @@ STOPS = (2, 0)
 class Trained:
     """A tuned model that is about to be exported in its own spool. Exporting uses it up; its logits are kept."""
 
-    def __init__(self, spool: Path, base: Path, plan: RunPlan, network: Any):
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    def __init__(self, spool: Path, plan: RunPlan, network: Any):
+        self.tokenizer = load_tokenizer(plan)
         self.plan, self.network = plan, network
         self.chats = [row["messages"][:1] for row in tiny.chat_rows(2)]  # type: ignore[index]
         self.rows = [
@@ -46,7 +46,8 @@ class Trained:
         self.logits = torch.empty(0)
 
     def export(self) -> "Trained":
-        self.logits = logits(self.network, self.rows)
+        if self.plan.precision == "fp32":
+            self.logits = logits(self.network, self.rows)
         self.network.train()
         export(self.run, self.plan, self.network, self.tokenizer, step=12)
         return self
@@ -55,41 +56,25 @@ class Trained:
         return next(e for e in read_events(self.run.job.events_file(Stage.TRAIN)) if isinstance(e, Exported))
 
 
-def a_lora_run(
-    spool: Path, base: Path, dtype: torch.dtype = torch.float32, tuning: LoraTuning = LORA, **changes: Any
-) -> Trained:
-    """Every weight of the adapter is moved away from what it begins as."""
-    torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
-    config = peft.LoraConfig(
-        r=tuning.r,
-        lora_alpha=tuning.alpha,
-        target_modules=tuning.target_modules if isinstance(tuning.target_modules, str) else list(tuning.target_modules),
-        use_dora=tuning.use_dora,
-        use_rslora=tuning.use_rslora,
-        modules_to_save=list(tuning.modules_to_save) or None,
-        task_type="CAUSAL_LM",
-    )
-    network = peft.get_peft_model(model, config)
-    for name, weight in network.named_parameters():
-        if "lora_B" in name or "lora_embedding_A" in name:
-            torch.nn.init.normal_(weight.data, std=0.3)
-        elif weight.requires_grad:
-            weight.data += 0.05 * torch.randn_like(weight)
-    network.train()
+def a_tuned_run(spool: Path, base: Path, tuning: LoraTuning | FullTuning | FreezeTuning, **changes: Any) -> Trained:
+    """A model as the worker builds it, with every trained weight moved away from what it begins as."""
     plan = a_plan(tuning, str(base), **{"chat_template": tiny.CHATML, "stop_token_ids": STOPS} | changes)
-    return Trained(spool, base, plan, network)
+    run = a_stage_run(spool, plan, [], [])
+    model = build_model(run, plan)
+    generator = torch.Generator().manual_seed(1)
+    for name, weight in model.trainable.items():
+        if "magnitude" not in name:
+            size = 0.3 if "lora_B" in name else 0.05
+            weight.data += size * torch.randn(weight.shape, generator=generator)
+    return Trained(spool, plan, model.network)
+
+
+def a_lora_run(spool: Path, base: Path, **changes: Any) -> Trained:
+    return a_tuned_run(spool, base, LORA, **changes)
 
 
 def a_full_run(spool: Path, base: Path, **changes: Any) -> Trained:
-    torch.manual_seed(1)
-    network = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    network.config.use_cache = False
-    for weight in network.parameters():
-        weight.data += 0.05 * torch.randn_like(weight)
-    network.train()
-    plan = a_plan(FullTuning(), str(base), **{"chat_template": tiny.CHATML, "stop_token_ids": STOPS} | changes)
-    return Trained(spool, base, plan, network)
+    return a_tuned_run(spool, base, FullTuning(), **changes)
 
 
 @torch.no_grad()
@@ -99,8 +84,11 @@ def logits(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
 
 
 @contextmanager
-def proofs_in_this_process() -> Iterator[None]:
-    """What the fresh process computes, computed here: for tests whose promise is not that it is a fresh one."""
+def proofs_in_this_process(*, charts: bool = True) -> Iterator[None]:
+    """What the fresh process computes, computed here: for tests whose promise is not that it is a fresh one.
+
+    Without `charts` no curve is drawn, either.
+    """
 
     def prove(run: StageRun, task: Task) -> tuple[Proof, ...]:
         run.stop.raise_if_set()
@@ -109,4 +97,6 @@ def proofs_in_this_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fresh, "prove", prove)
+        if not charts:
+            patch.setattr(chart, "draw", lambda *_: b"")
         yield

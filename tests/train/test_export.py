@@ -149,7 +149,7 @@ def test_a_full_model_is_stored_in_its_bases_own_type(tmp_path: Path, bf16_base:
 
 
 def test_an_adapter_over_a_bf16_base_keeps_its_fp32_weights(tmp_path: Path, bf16_base: Path) -> None:
-    trained = a_lora_run(tmp_path, bf16_base, torch.bfloat16, precision="bf16").export()
+    trained = a_lora_run(tmp_path, bf16_base, precision="bf16").export()
     weights = load_file(trained.artifacts / "adapter" / "adapter_model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.float32}
     assert trained.exported().largest_logit_difference == 0

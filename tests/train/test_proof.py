@@ -65,7 +65,7 @@ def test_nothing_of_the_proof_stays_behind(of_a_hub_model: Trained) -> None:
 
 @pytest.fixture
 def here() -> Iterator[None]:
-    with proofs_in_this_process():
+    with proofs_in_this_process(charts=False):
         yield
 
 
@@ -102,6 +102,19 @@ def test_tools_are_rendered_in_the_saved_folder_as_in_training(tmp_path: Path, b
     rewrite_probes(trained)
     trained.export()
     assert (trained.artifacts / "report.html").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_template_that_writes_the_date_is_proven_on_any_day(tmp_path: Path, base: Path) -> None:
+    dated = "{{ strftime_now('%Y-%m-%d') }}" + tiny.CHATML
+    still = dated.replace("{{ strftime_now('%Y-%m-%d') }}", "2024-07-26")
+    trained = a_lora_run(tmp_path, base, chat_template=dated)
+    for probe, chat in zip(trained.probes, trained.chats, strict=True):
+        ids = trained.tokenizer.apply_chat_template(chat, chat_template=still, add_generation_prompt=True)["input_ids"]
+        probe |= {"prompt_ids": ids, "chat_template": still}
+    rewrite_probes(trained)
+    trained.export()
+    assert trained.exported()
 
 
 def rewrite_probes(trained: Trained) -> None:
@@ -216,7 +229,7 @@ def test_rows_that_were_dropped_or_cut_are_listed_beside_the_report(tmp_path: Pa
     trained = a_lora_run(tmp_path, base, dropped_rows=1, rows_without_targets=1, duplicate_rows=2, weighted_out_rows=3)
     prepared = trained.run.job.spool / "store" / "prepared" / trained.plan.data.prepared
     (prepared / "touched.jsonl").write_text('{"place": "support.jsonl:7", "what": "no assistant turn"}\n')
-    with proofs_in_this_process():
+    with proofs_in_this_process(charts=False):
         trained.export()
     assert "support.jsonl:7" in (trained.artifacts / "touched-rows.jsonl").read_text()
     page = (trained.artifacts / "report.html").read_text()

@@ -5,6 +5,7 @@ removes first.
 """
 
 import gc
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -23,13 +24,15 @@ from finetuned.host.store import Store
 from finetuned.train.gguf import Gguf, convert
 from finetuned.train.model_card import write_model_card
 from finetuned.train.probes import Probe, read_probes
-from finetuned.train.report import Report, write_report
+from finetuned.train.report import Report, write_page, write_report
 from finetuned.train.samples import Sample, answers_after, answers_before, in_pairs, stops_of
 
 if TYPE_CHECKING:
     import torch
 
     from finetuned.train.proof import Task
+
+_log = logging.getLogger(__name__)
 
 _PARTS = 5
 _ANSWERING_PROBE_TOKENS = 512
@@ -163,7 +166,7 @@ def _task(
         rows=tuple(tuple(row) for row in rows),
         prompt=next((probe.prompt_ids for probe in probes if len(probe.prompt_ids) <= _ANSWERING_PROBE_TOKENS), ()),
         chats=tuple(
-            Chat(messages=probe.messages, tools=probe.tools, ids=probe.prompt_ids)
+            Chat(messages=probe.messages, tools=probe.tools, ids=probe.prompt_ids, chat_template=probe.chat_template)
             for probe in probes
             if probe.messages is not None
         ),
@@ -211,7 +214,10 @@ def _with_gguf(run: StageRun, plan: RunPlan, task: "Task", folders: _Folders, re
         return Gguf()
     gguf = convert(run, plan, task, run.job.artifacts, folders.scratch / "gguf")
     run.notice(gguf.notice)
-    _describe(replace(report, gguf=gguf), run.job.artifacts)
+    try:
+        write_page(replace(report, gguf=gguf), run.job.artifacts)
+    except OSError:
+        _log.exception("report.html does not tell of the GGUF file")
     return gguf
 
 

@@ -52,10 +52,10 @@ def convert(run: StageRun, plan: RunPlan, task: "Task", artifacts: Path, scratch
     try:
         scratch.mkdir(mode=0o750)
         converted = _converted(run, plan, _whole_model(run, plan, task, artifacts, scratch), scratch)
-        target = artifacts / "gguf" / converted.name
-        target.parent.mkdir(mode=0o750, exist_ok=True)
         converted.chmod(0o640)
         sync_file(converted)
+        target = artifacts / "gguf" / converted.name
+        target.parent.mkdir(mode=0o750, exist_ok=True)
         rename_durably(converted, target)
     except (_NoGguf, NoProgram, InvalidSettings, StageFailed, OSError) as error:
         _log.exception("no GGUF file")
@@ -83,7 +83,6 @@ def _converted(run: StageRun, plan: RunPlan, model: Path, scratch: Path) -> Path
     deadline = time.monotonic() + settings.gguf_minutes * 60
     for command in programs.commands(plan.exports.gguf, model, found):
         _log.info("running %s", " ".join(command))
-        # Our own modules are none of its business, and a setting of ours must not send it to the hub.
         ended = run_program(command, seconds=max(1.0, deadline - time.monotonic()), stop=run.stop)
         if not ended.succeeded:
             limit = f" (gguf_minutes: {settings.gguf_minutes:g})" if ended.returncode is None else ""

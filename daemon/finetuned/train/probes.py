@@ -28,6 +28,8 @@ class Probe(Record):
     messages: tuple[dict[str, Any], ...] | None = None
     """The chat up to the model's turn, as its template takes it; None where the prompt is no chat."""
     tools: tuple[dict[str, Any], ...] | None = None
+    chat_template: str | None = None
+    """What to render `messages` with where that is not the saved template: one whose date stands still."""
 
     def row(self, tokenizer: Encodes) -> list[int]:
         """Token ids of prompt and reference, at most PROOF_TOKENS: what trained and exported model both read."""

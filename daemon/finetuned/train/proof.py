@@ -30,6 +30,8 @@ class Chat(Record):
 
     messages: tuple[dict[str, Any], ...]
     tools: tuple[dict[str, Any], ...] | None
+    chat_template: str | None
+    """To be rendered with; None = the saved one."""
     ids: tuple[int, ...]
 
 

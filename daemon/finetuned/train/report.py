@@ -119,6 +119,11 @@ def write_report(report: Report, into: Path) -> None:
     write_csv(report.metrics, into / "metrics.csv")
     (into / "loss.png").write_bytes(chart.draw(report.metrics, report.title, report.step, "png", chart.LIGHT))
     (into / "samples.md").write_text(render("samples.md.jinja", report))
+    write_page(report, into)
+
+
+def write_page(report: Report, into: Path) -> None:
+    """Write report.html, whole or not at all, also where an older one is published already."""
     page = render(
         "report.html.jinja",
         report,
@@ -126,7 +131,6 @@ def write_report(report: Report, into: Path) -> None:
         chart_dark=_data_uri(report, chart.DARK),
         most_dropped_rows=_MOST_DROPPED_ROWS,
     )
-    # Whole also where it is written anew beside what is published already.
     write_whole(into / "report.html", page.encode())
 
 

@@ -111,6 +111,7 @@ def _read_tokenizer(folder: Path, task: "Task") -> Any:
         found = tokenizer.apply_chat_template(
             list(chat.messages),
             tools=list(chat.tools) if chat.tools else None,
+            chat_template=chat.chat_template,
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
