@@ -96,7 +96,7 @@ model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
 quantization_bit: 4
 quantization_method: bnb
 double_quantization: false
-trust_remote_code: false
+trust_remote_code: true
 ### method
 stage: sft
 do_train: true
@@ -522,7 +522,6 @@ def test_a_template_that_the_model_brings_along_is_the_models_own():
         "streaming: true",
         "pretraining_dataset: [{path: org/corpus, type: pretrain}]",
         "special_tokens: {bos_token: <s>}",
-        "trust_remote_code: true",
         "neftune_noise_alpha: 5",
         "lr_scheduler: rex",
         "cosine_min_lr_ratio: 0.1",
@@ -551,6 +550,7 @@ def test_what_would_change_the_run_and_cannot_be_had_is_refused(line: str):
         "wandb_project: mine",
         "hub_model_id: me/mine",
         "fsdp:",
+        "trust_remote_code: true",
         "special_tokens: {pad_token: <pad>}",
         "shuffle_merged_datasets: true",
         "neftune_noise_alpha: 0",
@@ -587,6 +587,26 @@ def test_rows_on_a_hub_need_to_be_fetched_and_named():
     hub = AXOLOTL_SMALLEST.replace("/data/rows.jsonl", "org/rows")
     assert "--data org/rows=" in refusals(axolotl("", hub))["datasets[0].path"]
     assert spec_of(hub, Supplied(files={"org/rows": "./rows"})).datasets[0].path == "./rows"
+
+
+def test_files_in_a_folder_are_named_with_it_and_those_in_a_hubs_are_not_taken_for_files_here():
+    local = AXOLOTL_SMALLEST.replace("path: /data/rows.jsonl", "path: ./rows, data_files: [a.jsonl, b.jsonl]")
+    assert [each.path for each in spec_of(local, kind="axolotl").datasets] == ["./rows/a.jsonl", "./rows/b.jsonl"]
+    hub = local.replace("./rows", "org/rows")
+    assert set(refusals(axolotl("", hub))) == {"datasets[0].path"}
+    assert [each.path for each in spec_of(hub, Supplied(files={"org/rows": "/r"}), "axolotl").datasets] == ["/r"]
+
+
+def test_text_and_chats_in_one_job_are_refused():
+    both = AXOLOTL_SMALLEST.replace("}]", "}, {path: /e.jsonl, type: completion}]")
+    assert "mixes plain text" in refusals(axolotl("", both))["datasets"]
+
+
+def test_what_needs_evaluation_is_left_out_where_nothing_is_evaluated():
+    source = AXOLOTL_SMALLEST + "eval_steps: 50\nevals_per_epoch: 2\nload_best_model_at_end: true\n"
+    spec = spec_of(source)
+    assert (spec.val_set_size, spec.eval_steps, spec.load_best_model_at_end) == (0, None, None)
+    assert {"eval_steps", "evals_per_epoch"} <= {note.place.split()[-1] for note in translated(source).ignored}
 
 
 # LLaMA-Factory.

@@ -18,6 +18,8 @@ from finetuned.core.jobfile.findings import shown
 _LOADERS = ("json", "csv", "parquet", "arrow", "text")
 _CUSTOM = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _PREFERENCES = ("chatml", "llama3", "zephyr", "passthrough", "bradley_terry", "dpo", "kto", "orpo", "user_defined")
+_OF_ALL_SETS = ("chat_template", "chat_template_jinja", "roles_to_train")
+"""Keys of a set of rows that a job has once; they are looked at when all sets are known."""
 _CHAT_ROWS = 'write the rows as {"messages": [{"role": …, "content": …}]} and type: chat_template'
 
 _RULES: Rules = {
@@ -25,7 +27,7 @@ _RULES: Rules = {
     **unneeded("revision name", "belongs to a hub; the rows are read from a file"),
     **refused("shards", "a part of the rows", "add split: train[:25%] for a quarter", "1"),
     **refused("shards_idx", "a part of the rows", "add split: train[:25%] for a quarter", "0"),
-    **refused("trust_remote_code", "data that brings code", "delete it", "false"),
+    **unneeded("trust_remote_code", "is not needed: rows are read from files, which bring no code"),
     **refused(
         "train_on_eos train_on_eot",
         "choosing which ends are learned",
@@ -55,8 +57,8 @@ def translate_datasets(work: Work) -> None:
     known = {kind for kind in kinds if kind}
     if "text" in known:
         work.draft.put("method", "pretrain", why="completion rows are learned whole, and cut where they are too long")
-        if len(known) > 1:
-            what = f"mixes plain text with rows of other kinds ({', '.join(sorted(known - {'text'}))})"
+        if others := known - {"text", "tokenized"}:
+            what = f"mixes plain text with rows of other kinds ({', '.join(sorted(others))})"
             work.ledger.refuse_missing("datasets", what, "make two jobs of it; the second can go on by init_adapter")
     _translate_templates(work, [*train, *evaluation], known)
     _translate_roles(work, [*train, *evaluation])
@@ -92,25 +94,23 @@ def _origin(keys: Iterable[Found]) -> str:
     return f"{found[0].key.rpartition('.')[0]}: {', '.join(each.key.rpartition('.')[2] for each in found)} ({where})"
 
 
-_OF_ALL_SETS = ("chat_template", "chat_template_jinja", "roles_to_train")
-
-
 def _paths(work: Work, keys: Keys) -> list[tuple[str, Found]]:
     path, files = keys.text("path"), keys.words("data_files")
     if path is None:
         work.ledger.refuse_missing(f"{keys.path}path", "is missing: no rows are named")
         return []
-    if files is None:
+    if files is None or path.value in work.supplied.files:
         names = [(path.value, path.found)]
-    elif path.value in _LOADERS or path.value in work.supplied.files:
+        if files:
+            work.ledger.ignore(files.found, "is not needed: --data says where the rows are")
+    elif path.value in _LOADERS:
         work.ledger.keep(path.found)
         names = [(name, files.found) for name in files.value]
     else:
+        folder = translate_path(work, path.found, path.value)
+        work.ledger.keep(files.found)
         work.ledger.keep(path.found)
-        names = [(beside(path.value, name), files.found) for name in files.value]
-    if path.value in work.supplied.files and files:
-        work.ledger.ignore(files.found, "is not needed: --data says where the rows are")
-        names = [(path.value, path.found)]
+        names = [(beside(folder, name), files.found) for name in files.value] if folder else []
     translated: list[tuple[str, Found]] = []
     for name, found in names:
         ours = translate_path(work, found, name)

@@ -1,6 +1,6 @@
 """axolotl's keys that need no translating: not needed here, or not to be had."""
 
-from finetuned.core.importers.rules import Rules, refused, unneeded
+from finetuned.core.importers.rules import NO_REMOTE_CODE, Rules, refused, unneeded
 
 AXOLOTL_RULES: Rules = {
     **unneeded(
@@ -87,7 +87,7 @@ AXOLOTL_RULES: Rules = {
     ),
     **refused("special_tokens", "other special tokens than the tokenizer's", "see its parts"),
     **refused("added_tokens_overrides fix_untrained_tokens", "tokens rewritten in place", "add them under tokens"),
-    **refused("trust_remote_code", "models that bring their own code", "choose one that transformers knows", "false"),
+    **unneeded("trust_remote_code", NO_REMOTE_CODE),
     **refused(
         "overrides_of_model_config overrides_of_model_kwargs model_config rope_scaling model_quantization_*",
         "another model than base_model's config.json says",

@@ -1,6 +1,6 @@
 """LLaMA-Factory's keys that need no translating: not needed here, or not to be had."""
 
-from finetuned.core.importers.rules import Rules, refused, unneeded
+from finetuned.core.importers.rules import NO_REMOTE_CODE, Rules, refused, unneeded
 
 LLAMAFACTORY_RULES: Rules = {
     **unneeded(
@@ -34,12 +34,7 @@ LLAMAFACTORY_RULES: Rules = {
     **unneeded("image_* video_* audio_* crop_to_patches use_audio_in_video", "concerns pictures and sound alone"),
     **refused("do_train", "a file that does not train", "import the file of the training", "true"),
     **refused("export_*", "a file that merges and exports", "write export: {merge: true} into the job file"),
-    **refused(
-        "trust_remote_code",
-        "models that bring their own code",
-        "delete it: the run fails early if the model needs it",
-        "false",
-    ),
+    **unneeded("trust_remote_code", NO_REMOTE_CODE),
     **refused(
         "deepspeed fsdp fsdp_* use_mca use_ray ray_* use_megatron tensor_parallel_size sequence_parallel_size nproc_* "
         "cp_size cp_mode use_hyper_parallel use_ktransformers kt_*",

@@ -21,6 +21,8 @@ class Rule:
 Rules = Mapping[str, Rule]
 """Key → rule; a key may end in `*`."""
 
+NO_REMOTE_CODE = "has no effect: a model's own code is never run here; a model that needs it is refused before the run"
+
 
 def unneeded(names: str, why: str) -> dict[str, Rule]:
     """Keys that change no result here, whatever they say."""
