@@ -676,6 +676,11 @@ def test_the_columns_of_dataset_info_are_told_in_our_names():
     assert (spec.datasets[0].format, spec.datasets[0].columns) == ("sharegpt", {"system": "persona"})
 
 
+def test_columns_that_llamafactory_would_not_read_are_told():
+    changed = {note.place.split()[-1]: note.what for note in translated(LLAMAFACTORY_SMALLEST).changed}
+    assert "system, history" in changed["identity"]
+
+
 @pytest.mark.parametrize(
     ("name", "keys"),
     [

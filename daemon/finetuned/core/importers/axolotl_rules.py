@@ -5,11 +5,12 @@ from finetuned.core.importers.rules import NO_REMOTE_CODE, Rules, refused, unnee
 AXOLOTL_RULES: Rules = {
     **unneeded(
         "eval_sample_packing pad_to_sequence_len sample_packing_* multipack_real_batches batch_flattening "
-        "group_by_length eval_batch_size auto_find_batch_size eval_causal_lm_* eval_table_size eval_max_new_tokens",
+        "group_by_length eval_batch_size auto_find_batch_size eval_causal_lm_* eval_table_* eval_max_new_tokens",
         "is not needed: micro-batches are filled to a token budget and rows never see each other",
     ),
     **unneeded(
-        "flash_attention flash_attn_* xformers_attention sdp_attention flex_attention flex_attn_* eager_attention "
+        "attention flash_attention flash_attn_* "
+        "xformers_attention sdp_attention flex_attention flex_attn_* eager_attention "
         "attn_implementation flash_optimum unsloth_* lora_mlp_kernel lora_qkv_kernel lora_o_kernel "
         "lora_embedding_kernel lora_on_cpu torch_compile* tf32 gradient_checkpointing_kwargs low_cpu_mem_usage "
         "max_memory gpu_memory_limit "
@@ -24,7 +25,7 @@ AXOLOTL_RULES: Rules = {
     ),
     **unneeded(
         "wandb_* mlflow_* comet_* use_wandb use_mlflow use_comet use_tensorboard swanlab_* trackio_* use_trackio "
-        "gradio_* otel_* report_to eval_causal_lm_metrics",
+        "gradio_* otel_* use_otel_* report_to eval_causal_lm_metrics",
         "is not needed: metrics.jsonl, loss.png and report.html are always written",
     ),
     **unneeded(

@@ -59,12 +59,11 @@ def _infos(work: Work) -> Keys | None:
 
 
 def _translate_one(work: Work, ours: str, named: Found, name: str, infos: Keys | None, split: str, method: str) -> None:
-    info = infos.inner(name) if infos else None
-    if info is None:
+    if infos is None or (info := infos.inner(name)) is None:
         _without_info(work, ours, named, name, infos, split)
         return
     path = _path(work, info, name)
-    kind = _kind(work, info, method)
+    kind = _kind(work, info, infos.all[name], method)
     part = info.text("split")
     if part and part.value != "train":
         work.ledger.keep(part.found)
@@ -113,7 +112,7 @@ def _path(work: Work, info: Keys, name: str) -> str | None:
     return beside(work.supplied.dataset_info.folder, file.value)
 
 
-def _kind(work: Work, info: Keys, method: str) -> RowKind | None:
+def _kind(work: Work, info: Keys, named: Found, method: str) -> RowKind | None:
     formatting = info.word("formatting")
     columns, tags = info.inner("columns"), info.inner("tags")
     name = formatting.value if formatting else "alpaca"
@@ -127,12 +126,12 @@ def _kind(work: Work, info: Keys, method: str) -> RowKind | None:
         work.ledger.refuse(formatting.found, what, "write the rows as messages")
         return None
     if name == "alpaca":
-        return _pretrain(work, columns) if method == "pretrain" else _alpaca(work, columns)
+        return _pretrain(work, columns) if method == "pretrain" else _alpaca(work, named, columns)
     if method == "pretrain":
         assert formatting is not None
         work.ledger.refuse(formatting.found, f"is {name}, and stage: pt learns plain text", "use formatting: alpaca")
         return None
-    return _chat(work, columns, tags, is_openai=name == "openai")
+    return _chat(work, named, columns, tags, is_openai=name == "openai")
 
 
 def _refuse_columns(work: Work, columns: Keys) -> None:
@@ -143,13 +142,20 @@ def _refuse_columns(work: Work, columns: Keys) -> None:
 
 
 def _take(work: Work, columns: Keys | None, theirs: str, usual: str) -> str:
-    """The name that the rows have, "" when LLaMA-Factory does not read such a column."""
+    """The name that the rows have; `usual` where no column is named, "" where others are."""
     if columns is None:
         return usual
     if given := columns.text(theirs):
         work.ledger.keep(given.found)
         return given.value
     return ""
+
+
+def _note_unread(work: Work, info: Found, columns: dict[str, str]) -> None:
+    """`columns`: ours, with the file's name for it; "" where LLaMA-Factory does not read it, and our reader does."""
+    if unread := [name for name, theirs in columns.items() if not theirs and name not in columns.values()]:
+        what = f"names no column for {', '.join(unread)}: not read there, and here where rows have keys of these names"
+        work.ledger.change(info, what)
 
 
 def _pretrain(work: Work, columns: Keys | None) -> RowKind:
@@ -159,20 +165,21 @@ def _pretrain(work: Work, columns: Keys | None) -> RowKind:
     return RowKind("text", _renamed({"text": column}))
 
 
-def _alpaca(work: Work, columns: Keys | None) -> RowKind:
+def _alpaca(work: Work, info: Found, columns: Keys | None) -> RowKind:
     theirs = {
         "instruction": _take(work, columns, "prompt", "instruction"),
         "input": _take(work, columns, "query", "input"),
         "output": _take(work, columns, "response", "output"),
-        "system": _take(work, columns, "system", "system"),
-        "history": _take(work, columns, "history", "history"),
+        "system": _take(work, columns, "system", ""),
+        "history": _take(work, columns, "history", ""),
     }
+    _note_unread(work, info, theirs)
     if columns and (tools := columns.get("tools")):
         work.ledger.refuse(tools, "names tools, which rows of this kind cannot have here", "write the rows as messages")
     return RowKind("alpaca", {ours: name for ours, name in theirs.items() if name and name != ours})
 
 
-def _chat(work: Work, columns: Keys | None, tags: Keys | None, *, is_openai: bool) -> RowKind:
+def _chat(work: Work, info: Found, columns: Keys | None, tags: Keys | None, *, is_openai: bool) -> RowKind:
     role, content = ("role", "content") if is_openai else ("from", "value")
     if tags:
         role, content = _tag(work, tags, "role_tag", role), _tag(work, tags, "content_tag", content)
@@ -186,6 +193,8 @@ def _chat(work: Work, columns: Keys | None, tags: Keys | None, *, is_openai: boo
     named = messages.value if messages else ("messages" if is_openai else "conversations")
     columns_ours |= {} if named == usual else {usual: named}
     columns_ours |= {} if format_ == "chat" else _renamed({"from": role, "value": content})
+    beside_messages = ("tools",) if format_ == "chat" else ("system", "tools")
+    _note_unread(work, info, {key: _take(work, columns, key, "") for key in beside_messages})
     for key in ("system", "tools"):
         given = columns.text(key) if columns else None
         if given and format_ == "chat" and key == "system":
