@@ -259,3 +259,54 @@ def test_looking_at_sources_and_the_store_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'numpy', 'pyarrow', 'huggingface_hub'}"
     code = f"import sys, finetuned.host.sources, finetuned.host.store; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_wrong_with_a_set_is_told_at_the_field_that_says_it(tmp_path: Path) -> None:
+    a_model(tmp_path / "model", chat_template=None)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows/train.csv").write_text("question,answer\nq,a\n")
+    pairs = {"prompt": "question", "completion": "answer"}
+    path = str(tmp_path / "rows")
+    sets = (
+        Dataset(path=path, columns=pairs),
+        Dataset(path=path, columns=pairs, split="train[:x]"),
+        Dataset(path=path, columns=pairs, split="tset"),
+        Dataset(path=path, columns=pairs | {"tools": "functions"}),
+        Dataset(path=path, columns=pairs | {"promt": "x"}, format="prompt_completion"),
+        Dataset(path=f"{path}/*.jsonl"),
+    )
+    found = {problem.place: problem.what for problem in source_problems(a_spec(tmp_path, datasets=sets), None)}
+    assert list(found) == [
+        "datasets[1].split",
+        "datasets[2].split",
+        "datasets[3].columns",
+        "datasets[4].columns",
+        "datasets[5].path",
+    ]
+    assert found["datasets[3].columns"].endswith('has no column "functions"; it has answer, question')
+
+
+def test_of_a_set_that_only_prepare_can_look_into_what_can_be_told_is_told(tmp_path: Path) -> None:
+    a_model(tmp_path / "model")
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1....PAR1")
+    (tmp_path / "rows.zst").write_bytes(b"\x28\xb5\x2f\xfd....")
+    sound = tuple(Dataset(path=str(tmp_path / name)) for name in ("rows.parquet", "rows.zst"))
+    assert source_problems(a_spec(tmp_path, datasets=sound), None) == ()
+    wrong = sound[0].model_copy(update={"format": "chat", "columns": {"prompt": "x"}})
+    assert only_problem(a_spec(tmp_path, datasets=(wrong,)))[0] == "datasets[0].columns"
+    text = sound[0].model_copy(update={"format": "chat"})
+    assert "method: pretrain" in only_problem(a_spec(tmp_path, datasets=(text,), method="pretrain"))[1]
+
+
+def test_an_unreadable_folder_inside_a_set_is_told(tmp_path: Path) -> None:
+    a_model(tmp_path / "model")
+    (tmp_path / "rows/closed").mkdir(parents=True)
+    (tmp_path / "rows/a.jsonl").write_text(CHAT)
+    spec = a_spec(tmp_path, datasets=(Dataset(path=str(tmp_path / "rows")),))
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(folder.stat().st_mode | 0o111)
+    (tmp_path / "rows/closed").chmod(0)
+    with as_an_ordinary_user():
+        problems = {problem.place: problem.what for problem in source_problems(spec, None)}
+    assert "rows/closed cannot be read" in problems["datasets[0].path"]

@@ -118,6 +118,13 @@ def test_evaluation_rows_that_are_trained_on_as_well_are_a_notice(stage: InProce
         assert any("2 of 3 evaluation rows are trained on as well" in notice for notice in facts.notices)
 
 
+def test_a_weight_of_evaluation_rows_is_told_to_have_no_effect(stage: InProcess) -> None:
+    train, evaluation = (a_set(stage, f"{name}.jsonl", *chats(name, 3), weight=2.0) for name in ("train", "eval"))
+    facts = stage.prepare(a_spec(stage, train, eval_datasets=(evaluation,)))
+    assert (facts.data.train_rows, facts.data.eval_rows) == (6, 3)
+    assert any(notice.endswith("eval.jsonl: weight 2 has no effect on rows for evaluation") for notice in facts.notices)
+
+
 def test_a_part_of_a_set_goes_over_its_files(stage: InProcess) -> None:
     for name in ("a", "b"):
         a_set(stage, f"set/{name}.jsonl", *chats(name, 5))

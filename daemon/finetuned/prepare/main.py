@@ -1,17 +1,13 @@
 """The prepare stage as a recipe: spec → model → rows → facts.json and preview.txt."""
 
-from pathlib import Path
 
 from finetuned.core.events import Ending, Finished
-from finetuned.core.plan import DataFacts, Facts
-from finetuned.core.problems import CannotRun, InvalidSpec, Problem, StageFailed
-from finetuned.core.spec import Dataset, JobSpec, parse_spec
+from finetuned.core.plan import Facts
+from finetuned.core.problems import CannotRun, InvalidSpec, Problem
+from finetuned.core.spec import JobSpec, parse_spec
 from finetuned.host.claim import dropped_folder
-from finetuned.host.data.files import EVALUATION, TRAINING, files_of
-from finetuned.host.data.look import require_plain
 from finetuned.host.files import write_whole
 from finetuned.host.jobdir import write_record
-from finetuned.host.paths import Unusable
 from finetuned.host.sources import source_problems
 from finetuned.host.stage import StageRun, now
 from finetuned.host.store import Store
@@ -20,12 +16,11 @@ from finetuned.prepare.facts import model_facts, read_config, stop_token_ids
 from finetuned.prepare.fetch import obtain_model
 from finetuned.prepare.prepared import obtain_rows
 from finetuned.prepare.preview import preview
-from finetuned.prepare.progress import Progress
-from finetuned.prepare.read import RowSet, look_through
 from finetuned.prepare.recipe import Recipe
 from finetuned.prepare.render import Renderer
+from finetuned.prepare.sets import data_notices, look_through_all
 from finetuned.prepare.targets import require_targets
-from finetuned.prepare.template import Template, choose_template
+from finetuned.prepare.template import choose_template
 from finetuned.prepare.tokenizer import known_tokens, open_tokenizer
 
 _AUTO_MAX_SEQ_LENGTH = 4096
@@ -58,13 +53,11 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     run.enter("reading")
     new_tokens = (*spec.added_tokens, *spec.added_special_tokens)
     tokenizer = open_tokenizer(model.path, spec.added_tokens, spec.added_special_tokens)
-    train = _look_through(spec, "datasets", TRAINING, folder, run)
-    held_out = _look_through(spec, "eval_datasets", EVALUATION, folder, run)
-    has_chats = any(rows.are_chats for rows in (*train, *held_out))
-    template = choose_template(spec.chat_template, folder, tokenizer) if has_chats else None
+    sets = look_through_all(spec, folder, run)
+    template = choose_template(spec.chat_template, folder, tokenizer) if sets.have_chats else None
     recipe = Recipe(
-        train=train,
-        held_out=held_out,
+        train=sets.train,
+        held_out=sets.held_out,
         val_set_size=0 if spec.eval_strategy == "no" and spec.val_set_size is None else spec.val_set_size,
         method=spec.method,
         max_seq_length=max_seq_length,
@@ -85,7 +78,8 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     prepared = obtain_rows(recipe, renderer, store, run)
     data = prepared.data
 
-    notices = (*notices, *notices_of_adapter, *_notices(template, (*train, *held_out), data), *prepared.notices)
+    notices = (*notices, *notices_of_adapter, *(template.notices if template else ()))
+    notices = (*notices, *data_notices(sets, data), *prepared.notices)
     for text in notices:
         run.notice(text)
     write_whole(run.job.preview, preview(spec, data, store.prepared_dir(data.prepared), tokenizer).encode())
@@ -94,25 +88,6 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     )
     write_record(run.job.facts_file, facts)
     return Finished(time=now())
-
-
-def _look_through(
-    spec: JobSpec, field: str, prefers: tuple[str, ...], folder: Path | None, run: StageRun
-) -> tuple[RowSet, ...]:
-    datasets: tuple[Dataset, ...] = getattr(spec, field)
-    sets = []
-    for index, dataset in enumerate(datasets):
-        try:
-            size_bytes = sum(file.path.stat().st_size for file in files_of(dataset, folder, prefers).files)
-            progress = Progress(run, "reading", "bytes", size_bytes)
-            rows = look_through(dataset, folder, prefers, progress.advance)
-            if spec.method == "pretrain":
-                require_plain(rows.kind, dataset.path)
-        except Unusable as error:
-            problem = Problem(place=f"{field}[{index}].{error.field}", what=str(error), hint=error.hint)
-            raise StageFailed("the data cannot be used", retry=False, problems=[problem]) from error
-        sets.append(rows)
-    return tuple(sets)
 
 
 def longest_row(spec: JobSpec, positions: int) -> int:
@@ -127,33 +102,3 @@ def longest_row(spec: JobSpec, positions: int) -> int:
         )
         raise CannotRun([problem])
     return spec.max_seq_length
-
-
-def _notices(template: Template | None, sets: tuple[RowSet, ...], data: DataFacts) -> tuple[str, ...]:
-    found = list(template.notices) if template else []
-    found += [notice for rows in sets for notice in rows.notices]
-    if data.truncated_rows:
-        found.append(
-            f"{_rows(data.truncated_rows, 'was', 'were')} cut to max_seq_length {data.max_seq_length:,}; {_LISTED}"
-        )
-    if too_long := data.dropped_rows - data.rows_without_targets:
-        found.append(
-            f"{_rows(too_long, 'was', 'were')} dropped for being longer than max_seq_length {data.max_seq_length:,}; "
-            f"{_LISTED}"
-        )
-    if data.rows_without_targets:
-        found.append(
-            f"{_rows(data.rows_without_targets, 'was', 'were')} dropped for having nothing to learn; {_LISTED}"
-        )
-    if data.duplicate_rows:
-        found.append(f"{_rows(data.duplicate_rows, 'says', 'say')} exactly what an earlier one says")
-    if data.weighted_out_rows:
-        found.append(f"{_rows(data.weighted_out_rows, 'is', 'are')} left out for the weight of their set")
-    return tuple(found)
-
-
-_LISTED = "preview.txt lists the first"
-
-
-def _rows(count: int, one: str, many: str) -> str:
-    return f"1 row {one}" if count == 1 else f"{count:,} rows {many}"

@@ -8,7 +8,7 @@ from finetuned.host.data.container import Container, see_container
 from finetuned.host.data.files import SetFiles, files_of
 from finetuned.host.data.jsontext import Malformed
 from finetuned.host.data.records import open_text, records
-from finetuned.host.data.rowkind import PLAIN, RowKind, check_header, kind_of_rows
+from finetuned.host.data.rowkind import PLAIN, RowKind, check_columns, check_header, kind_of_rows
 from finetuned.host.paths import Unusable
 
 _MOST_LOOKS = 20
@@ -31,7 +31,10 @@ def _look_at(dataset: Dataset, found: SetFiles) -> RowKind | None:
         _require_end(file.path, container)
     first, container = found.files[0].path, containers[0]
     if container.kind is None or container.kind in _ENDS or container.kind == "arrow_stream":
-        return None if dataset.format == "auto" else dataset.format
+        if dataset.format == "auto":
+            return None
+        check_columns(dataset, dataset.format)
+        return dataset.format
     row = _first_row(first, container)
     kind = kind_of_rows(dataset, row, str(first))
     if container.kind == "csv":

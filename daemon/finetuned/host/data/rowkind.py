@@ -49,7 +49,7 @@ def kind_of_rows(dataset: Dataset, keys: Iterable[str], shown: str) -> RowKind:
     """The format of a set whose first row has `keys`; `shown` names the file. Raises Unusable."""
     theirs = set(keys)
     kind = dataset.format if dataset.format != "auto" else _seen(dataset, theirs, shown)
-    _check_columns(dataset, kind)
+    check_columns(dataset, kind)
     return kind
 
 
@@ -97,7 +97,8 @@ def _guess(dataset: Dataset, theirs: set[str]) -> str:
     return "expected " + "; ".join(_quoted(keys.needed) for keys in KEYS.values()) + "; or say columns"
 
 
-def _check_columns(dataset: Dataset, kind: RowKind) -> None:
+def check_columns(dataset: Dataset, kind: RowKind) -> None:
+    """Raise Unusable where `columns` gives names to what such rows do not have."""
     keys = KEYS[kind]
     known = (*keys.outer, *keys.inner)
     for our in dataset.columns:
