@@ -1,0 +1,40 @@
+"""Memory stays flat however large the data: the measurement of tests/bench/prepare_memory.py, at sizes for a test."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "bench/prepare_memory.py"
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prepare_memory", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def growth_mb(bench: ModuleType, folder: Path, name: str, sizes_mb: tuple[int, int], *, read: bool) -> float:
+    peaks = []
+    for size in sizes_mb:
+        root = folder / str(size)
+        root.mkdir()
+        bench.write(root / name, size * 1_000_000)
+        peaks.append(bench.peak_mb(root / name, root, read=read)[0])
+    return peaks[1] - peaks[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
+def test_reading_more_rows_takes_no_more_memory(bench: ModuleType, tmp_path: Path, name: str) -> None:
+    assert growth_mb(bench, tmp_path, name, (4, 16), read=True) < 10
+
+
+@pytest.mark.slow
+def test_preparing_four_times_the_data_takes_no_more_memory(bench: ModuleType, tmp_path: Path) -> None:
+    assert growth_mb(bench, tmp_path, "rows.jsonl", (2, 8), read=False) < 10
