@@ -184,3 +184,14 @@ def test_links_that_lead_in_a_circle_are_a_problem_like_any_other(bench):
     assert answer.code == 1
     assert "chats.jsonl: Too many levels of symbolic links" in answer.out
     assert answer.err == ""
+
+
+def test_a_gguf_file_that_this_machine_cannot_make_is_a_problem(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("FINETUNED_CONFIG", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin")
+    spec = Path(bench.a_spec())
+    spec.write_text(spec.read_text() + "export: {gguf: q8_0}\n")
+    answer = bench.ctl("check", str(spec))
+    assert answer.code == 1
+    assert "needs llama.cpp's convert_hf_to_gguf.py" in answer.out
+    assert f"set gguf_converter to its path in {tmp_path / 'finetuned.yaml'}" in answer.out

@@ -80,3 +80,15 @@ def test_a_python_without_torch_fails(bench, monkeypatch):
 @pytest.mark.slow
 def test_torch_is_asked_in_a_process_of_its_own(bench):
     assert "torch 2" in checks(bench.ctl("doctor", "--json"))["torch"]["what"]
+
+
+def test_a_machine_without_llama_cpp_is_fit_and_a_setting_that_finds_nothing_is_told(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("FINETUNED_CONFIG", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin")
+    found = checks(bench.ctl("doctor", "--json"))["gguf"]
+    assert (found["state"], found["what"]) == ("ok", "no llama.cpp here; jobs that ask for export.gguf are refused")
+    (tmp_path / "finetuned.yaml").write_text("gguf_converter: /nowhere/convert.py\n")
+    found = checks(bench.ctl("doctor", "--json"))["gguf"]
+    assert found["state"] == "warn"
+    assert "gguf_converter" in found["what"]
+    assert "/nowhere/convert.py" in found["what"]

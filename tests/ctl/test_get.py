@@ -4,8 +4,10 @@ import os
 
 import pytest
 
+from exports import a_plan
 from finetuned.core.job import Phase
 from finetuned.ctl import get
+from finetuned.host.jobdir import write_record
 
 
 def test_artifacts_are_copied_whole(bench):
@@ -102,3 +104,11 @@ def test_a_place_that_is_not_there_is_named(bench):
     answer = bench.ctl("get", "tone", str(bench.folder / "no" / "mine"))
     assert answer.code == 6
     assert "mkdir -p" in answer.err
+
+
+def test_a_gguf_file_that_could_not_be_made_is_told(bench):
+    bench.artifacts(job := bench.job(Phase.DONE))
+    write_record(job.plan_file, a_plan(gguf="q8_0"))
+    answer = bench.ctl("get", "tone", str(bench.folder / "mine"))
+    assert answer.code == 0
+    assert f"could not be made; finetunectl status {job.job} says why" in answer.err

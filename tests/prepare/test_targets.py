@@ -72,3 +72,10 @@ def test_a_pattern_of_freeze_that_finds_nothing_is_told_with_names(config):
     (problem,) = problems(lines, config)
     assert "'layer.9'" in problem.what
     assert "model.embed_tokens.weight" in problem.hint
+
+
+@pytest.mark.parametrize("export", ["{merge: true}", "{gguf: q8_0}"])
+def test_merging_into_a_base_that_is_stored_quantized_is_refused_before_training(export):
+    quantized = AutoConfig.for_model("llama", quantization_config={"quant_method": "bitsandbytes"})
+    with pytest.raises(StageFailed, match="is stored quantized; merging into rounded weights would lose the tuning"):
+        require_targets(spec(f"export: {export}"), quantized)

@@ -11,14 +11,15 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import tiny
-from finetuned.core.plan import FullTuning
+from exports import LORA
+from finetuned.core.plan import AdapterFacts, FreezeTuning, FullTuning
 from finetuned.core.problems import StageFailed, StopRequested
 from finetuned.host.stage import StopFlag
 from finetuned.train import samples
 from finetuned.train.export import release
 from finetuned.train.probes import Probe
 from finetuned.train.samples import AnswerEnd, answers_after
-from trained import STOPS, Trained, a_full_run, a_lora_run, logits, proofs_in_this_process
+from trained import STOPS, Trained, a_full_run, a_lora_run, a_tuned_run, logits, proofs_in_this_process
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -258,6 +259,34 @@ def test_every_family_exports(tmp_path: Path, family: str, a_run: Any) -> None:
     base = tiny.build_model(tmp_path / "base", family)
     trained = a_run(tmp_path / "spool", base).export()
     assert trained.exported().largest_logit_difference < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_partly_trained_model_is_exported_whole(tmp_path: Path, bf16_base: Path, precision: str) -> None:
+    tuning = FreezeTuning(unfrozen_parameters=(r"layers\.1\.", "lm_head"))
+    trained = a_tuned_run(tmp_path, bf16_base, tuning, precision=precision).export()
+    before, after = (load_file(folder / "model.safetensors") for folder in (bf16_base, trained.artifacts / "model"))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if "layers.1." in name or "lm_head" in name}
+    page = (trained.artifacts / "report.html").read_text()
+    assert "partial fine-tuning" in page
+    assert "unfrozen_parameters" in page
+
+
+@pytest.mark.slow
+def test_answers_before_are_those_of_the_adapter_that_training_went_on_from(tmp_path: Path, base: Path) -> None:
+    first = a_lora_run(tmp_path / "first", base).export()
+    folder = first.artifacts / "adapter"
+    earlier = AdapterFacts(path=str(folder), files=(), r=LORA.r, alpha=LORA.alpha, target_modules="all-linear")
+    tuning = LORA.model_copy(update={"init_adapter": earlier})
+    second = a_tuned_run(tmp_path / "second", base, tuning).export()
+    answers = r"\*\*{}\*\* \(.*?\)\n\n(`{{3,}}text\n.*?\n`{{3,}})\n"
+    after_first, before_second = (
+        re.findall(answers.format(word), (trained.artifacts / "samples.md").read_text(), re.DOTALL)
+        for word, trained in (("After", first), ("Before", second))
+    )
+    assert after_first == before_second
 
 
 def test_plain_text_without_a_template_exports(tmp_path: Path, base: Path) -> None:

@@ -191,3 +191,15 @@ def test_a_base_that_is_stored_quantized_is_not_merged_into(tmp_path: Path, base
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(StageFailed, match=r"is stored quantized"):
         merge.merge_adapter(trained.plan, folder, tmp_path / "into")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "smollm"])
+def test_a_whole_head_on_a_bf16_base_is_exported_merged_and_proven(tmp_path: Path, family: str) -> None:
+    base = tiny.build_model(tmp_path / "base", family)
+    transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    tuning = lora(modules_to_save=("lm_head", "embed_tokens"))
+    trained = merged(tmp_path / "spool", base, tuning, precision="bf16")
+    drift = trained.exported().merge_drift
+    assert drift is not None
+    assert drift < 0.1

@@ -16,6 +16,12 @@ def require_targets(spec: JobSpec, config: Any) -> int:
 
     `config`: the base model's, as transformers reads it. Raises StageFailed (no retry) naming what the model lacks.
     """
+    if (spec.export.merge or spec.export.gguf != "none") and getattr(config, "quantization_config", None):
+        raise StageFailed(
+            f"export: {spec.base_model} is stored quantized; merging into rounded weights would lose the tuning",
+            retry=False,
+            hint="name the 16-bit model as base_model (finetuning_type: qlora quantizes it), or leave out export",
+        )
     names_modules = spec.lora_target_modules != "all-linear" or spec.modules_to_save
     if not names_modules and spec.finetuning_type != "freeze":
         return 0
