@@ -16,7 +16,7 @@ from finetuned.core.plan import RunPlan
 from finetuned.core.problems import StageFailed
 from finetuned.host.jobdir import Checkpoint, JobDir
 from finetuned.host.stage import StageRun
-from finetuned.train.engine.checkpoint import copied_weights, read_manifest, read_weights
+from finetuned.train.engine.checkpoint import copied_weights, put_weights, read_manifest, read_weights
 from finetuned.train.engine.optimizer import build_optimizer
 from finetuned.train.engine.restore import restore_newest
 from finetuned.train.fit import build_model, fit
@@ -137,6 +137,14 @@ def test_a_checkpoint_of_another_plan_is_refused_by_name(job: JobDir, plan: RunP
 def test_a_checkpoint_of_another_model_is_refused_by_name(job: JobDir, plan: RunPlan):
     with pytest.raises(StageFailed, match="step-00000012 does not fit the model"):
         restore(job, plan.model_copy(update={"tuning": lora().model_copy(update={"r": 2})}))
+
+
+def test_a_checkpoint_of_weights_in_another_type_is_refused_by_name(job: JobDir, plan: RunPlan):
+    """Adapters keep their type across a stop: what fp32 has been trained to, bf16 could not give back."""
+    model = build_model(open_attempt(job), plan)
+    weights = {name: weight.bfloat16() for name, weight in copied_weights(model).items()}
+    with pytest.raises(ValueError, match=r"28 weights .* \(bfloat16 \[4, 128\] is stored, float32 \[4, 128\] expected\)"):
+        put_weights(weights, model)
 
 
 def test_the_daemon_and_the_loader_agree_on_what_a_checkpoint_is(job: JobDir, plan: RunPlan):

@@ -10,17 +10,19 @@ import pytest
 import torch
 from peft.tuners.lora import LoraLayer
 
+from finetuned.core.events import Noticed
 from finetuned.core.problems import StageFailed
 from finetuned.train.batches import lay_out
 from finetuned.train.engine.optimizer import build_optimizer, decaying_weights
-from finetuned.train.fit import build_model
+from finetuned.train.fit import build_model, fit
+from finetuned.train.memory import explained_memory_errors
 from finetuned.train.methods.causal import sum_of_losses
 from finetuned.train.model.isolation import is_isolated
 from finetuned.train.model.load import load_base
 from finetuned.train.model.tuned import TunedModel
 from finetuned.train.noise import drop_known_noise
 from finetuned.train.rows import Rows
-from training import a_job, a_plan, freeze, full_tuning, lora, open_attempt, qlora
+from training import a_job, a_plan, events_of, freeze, full_tuning, lora, open_attempt, qlora
 
 KINDS = ["nf4", "fp4", "int8"]
 QUANTIZED_TYPE = {"nf4": torch.uint8, "fp4": torch.uint8, "int8": torch.int8}
@@ -285,3 +287,31 @@ def test_every_optimizer_takes_much_the_same_step_as_torch(spool: Path, llama: P
     differing = torch.cat([(torchs[name] - found[name]).flatten() for name in before])
     assert moved.norm() > 0
     assert differing.norm() < (0.1 if optim.endswith("8bit") else 1e-3) * moved.norm()
+
+
+@pytest.mark.parametrize(
+    ("tuning", "kind", "smaller"),
+    [
+        (lora(), "LoRA", "finetuning_type: qlora"),
+        (qlora("int8"), "QLoRA", "load_in_4bit"),
+        (qlora("nf4"), "QLoRA", "a smaller max_seq_length"),
+        (freeze("norm"), "freeze", "fewer unfrozen_parameters"),
+    ],
+)
+def test_running_out_of_memory_names_the_tuning_and_what_takes_less(
+    spool: Path, llama: Path, tuning: Any, kind: str, smaller: str
+):
+    plan = a_plan(llama, spool, tuning=tuning)
+    expected = pytest.raises(StageFailed, match=f"ran out of memory: {kind} tuning of tiny")
+    with expected as failure, explained_memory_errors(plan):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert failure.value.hint.startswith(smaller)
+
+
+def test_a_paged_optimizer_on_a_cpu_is_a_plain_one_and_says_so(spool: Path, llama: Path):
+    plan = a_plan(llama, spool, optim="paged_adamw_8bit", total_steps=1, eval_steps=0)
+    job = a_job(spool, plan)
+    fit(open_attempt(job), plan)
+    assert [event.text for event in events_of(job, Noticed)] == [
+        "optim: paged_adamw_8bit: on a CPU there is nothing to page; the result is the same"
+    ]

@@ -12,7 +12,7 @@ from finetuned.host.store import Store
 from finetuned.host.tokenizer import token_ids
 from finetuned.train.batches import Order
 from finetuned.train.engine.loop import Data, Learner, Loop
-from finetuned.train.engine.optimizer import build_optimizer
+from finetuned.train.engine.optimizer import build_optimizer, is_paged
 from finetuned.train.engine.position import Position
 from finetuned.train.engine.randomness import seed_everything
 from finetuned.train.engine.restore import restore_best, restore_newest
@@ -48,6 +48,8 @@ def fit(run: StageRun, plan: RunPlan) -> Fitted:
         )
     data = Data(train_rows, eval_rows, Order(len(train_rows), plan.batches), budget_tokens, eval_budget_tokens)
     optimizer = build_optimizer(model, plan.optimizer)
+    if plan.optimizer.optim.startswith("paged") and not is_paged(plan.optimizer, model.device):
+        run.notice(f"optim: {plan.optimizer.optim}: on a CPU there is nothing to page; the result is the same")
     position = restore_newest(run, plan, model, optimizer)
     run.step = position.step
     with Saver(run, plan, saved_step=position.step) as saver:

@@ -158,13 +158,16 @@ def read_snapshot(checkpoint: Checkpoint) -> Snapshot:
 @torch.no_grad()
 def put_weights(weights: Mapping[str, torch.Tensor], model: TunedModel) -> None:
     """Set the trained weights. Raises ValueError where names, shapes or types are not the model's."""
-    expected = {name: (weight.dtype, *weight.shape) for name, weight in model.trainable.items()}
-    found = {name: (weight.dtype, *weight.shape) for name, weight in weights.items()}
-    if expected != found:
-        differing = sorted(dict(expected.items() ^ found.items()))
-        raise ValueError(f"{len(differing)} weights are not the model's, among them {', '.join(differing[:3])}")
+    names = sorted(weights.keys() | model.trainable.keys())
+    kinds = {name: (_kind(weights.get(name)), _kind(model.trainable.get(name))) for name in names}
+    if odd := [f"{name} ({has} is stored, {needs} expected)" for name, (has, needs) in kinds.items() if has != needs]:
+        raise ValueError(f"{len(odd)} weights are not the model's, among them {odd[0]}")
     for name, weight in model.trainable.items():
         weight.copy_(weights[name])
+
+
+def _kind(weight: torch.Tensor | None) -> str:
+    return "nothing" if weight is None else f"{str(weight.dtype).removeprefix('torch.')} {list(weight.shape)}"
 
 
 @torch.no_grad()
