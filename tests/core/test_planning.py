@@ -126,7 +126,9 @@ def test_the_best_weights_are_exported_where_there_is_evaluation():
     assert plan(eval_rows=0).cadence.eval_steps == 0
 
 
-@pytest.mark.parametrize("line", ["load_best_model_at_end: true", "early_stopping_patience: 2"])
+@pytest.mark.parametrize(
+    "line", ["load_best_model_at_end: true", "early_stopping_patience: 2", "metric_for_best_model: eval_loss"]
+)
 def test_what_needs_evaluation_is_refused_where_there_are_no_rows_for_it(line):
     with pytest.raises(CannotRun, match="0 evaluation rows"):
         plan(line, rows=100, eval_rows=0)

@@ -125,6 +125,7 @@ def _evaluation_problems(spec: JobSpec, data: DataFacts) -> list[Problem]:
     asked = {
         "load_best_model_at_end": spec.load_best_model_at_end is True,
         "early_stopping_patience": spec.early_stopping_patience is not None,
+        "metric_for_best_model": "metric_for_best_model" in spec.model_fields_set,
     }
     return [
         Problem(place=name, what=f"needs evaluation, and {found}", hint=hint)
