@@ -67,6 +67,11 @@ def test_freeze_counts_what_its_patterns_train(config):
     assert require_targets(spec("finetuning_type: freeze\nunfrozen_parameters: [norm]"), config) == 5 * 16
 
 
+def test_a_tied_head_is_found_by_its_name_and_counted_once(config):
+    lines = "finetuning_type: freeze\nunfrozen_parameters: [lm_head, embed_tokens]"
+    assert require_targets(spec(lines), config) == 100 * 16
+
+
 def test_a_pattern_of_freeze_that_finds_nothing_is_told_with_names(config):
     lines = "finetuning_type: freeze\nunfrozen_parameters: [norm, layer.9]"
     (problem,) = problems(lines, config)

@@ -33,11 +33,13 @@ def require_targets(spec: JobSpec, config: Any) -> int:
         raise StageFailed(f"{spec.base_model} lacks what the job names", retry=False, problems=problems)
     if spec.finetuning_type != "freeze":
         return 0
-    return sum(
-        weight.numel()
-        for name, weight in skeleton.named_parameters()
+    # Tied weights go by each of their names, and count once.
+    unfrozen = {
+        id(weight): weight.numel()
+        for name, weight in skeleton.named_parameters(remove_duplicate=False)
         if any(re.search(pattern, name) for pattern in spec.unfrozen_parameters)
-    )
+    }
+    return sum(unfrozen.values())
 
 
 def _skeleton(config: Any) -> Any:
@@ -68,7 +70,7 @@ def _adapter_problems(spec: JobSpec, skeleton: Any) -> Iterator[Problem]:
 
 
 def _unfrozen_problems(patterns: Sequence[str], skeleton: Any) -> Iterator[Problem]:
-    names = [name for name, _ in skeleton.named_parameters()]
+    names = [name for name, _ in skeleton.named_parameters(remove_duplicate=False)]
     for pattern in patterns:
         if not any(re.search(pattern, name) for name in names):
             what = f"{pattern!r} is found in the name of none of {len(names)} weights"
