@@ -88,6 +88,11 @@ def test_a_token_that_is_there_already_is_refused_by_name(llama: Path):
         load_tokenizer(llama, ("<think>", "<|im_end|>"))
 
 
+def test_a_token_that_is_named_twice_is_refused_by_name(llama: Path):
+    with pytest.raises(TokensUnusable, match="'<a>': every new token needs"):
+        load_tokenizer(llama, ("<a>", "<b>"), ("<a>",))
+
+
 @pytest.mark.parametrize("tuning", [lora(), qlora("nf4"), qlora("int8")], ids=["lora", "nf4", "int8"])
 def test_an_adapter_trains_the_new_rows_and_no_others(llama: Path, spool: Path, tuning: Any):
     plan = a_plan_with_new_tokens(llama, spool, tuning)
@@ -151,6 +156,11 @@ def test_one_of_tied_embeddings_cannot_be_trained_whole_when_there_are_new_token
     with pytest.raises(StageFailed, match="embed_tokens and lm_head are tied") as refusal:
         built(spool, a_plan_with_new_tokens(smollm, spool, lora(modules_to_save=("lm_head",))))
     assert "both of them, or neither" in refusal.value.hint
+
+
+def test_adapters_on_embeddings_that_have_new_rows_are_refused(llama: Path, spool: Path):
+    with pytest.raises(StageFailed, match="no adapter fits lora_target_modules"):
+        built(spool, a_plan_with_new_tokens(llama, spool, lora(target_modules=("embed_tokens", "q_proj"))))
 
 
 def logits(model: Any, ids: list[int]) -> torch.Tensor:

@@ -244,6 +244,14 @@ def test_lora_plus_makes_b_matrices_learn_faster_and_nothing_else(spool: Path, l
     assert {factor for name, factor in factors.items() if "lora_B" not in name} == {1}
 
 
+def test_a_step_of_lora_plus_takes_b_matrices_further(spool: Path, llama: Path):
+    """AdamW's first step is as long as the learning rate, whatever the gradient."""
+    plan = a_plan(llama, spool, loraplus_lr_ratio=16.0, total_steps=1, warmup_steps=0, eval_steps=0, learning_rate=1e-3)
+    trainable = fit(open_attempt(a_job(spool, plan)), plan).model.trainable
+    furthest = max(weight.abs().max().item() for name, weight in trainable.items() if "lora_B" in name)
+    assert furthest == pytest.approx(16e-3, rel=1e-3)
+
+
 def factors_of(model: TunedModel, optimizer: torch.optim.Optimizer) -> dict[str, float]:
     names = {id(weight): name for name, weight in model.trainable.items()}
     return {names[id(weight)]: group["lr_factor"] for group in optimizer.param_groups for weight in group["params"]}

@@ -12,7 +12,8 @@ class TokensUnusable(Exception):
 def load_tokenizer(folder: Path, added: Sequence[str] = (), added_special: Sequence[str] = ()) -> Any:
     """The tokenizer in `folder`, grown by `added` and then by `added_special`, in this order, after its own ids.
 
-    Raises TokensUnusable for a token that it has already, and whatever transformers raises for a damaged one.
+    Raises TokensUnusable for a token that it has already or that is named twice, and whatever transformers raises for a
+    damaged one.
     """
     from transformers import AutoTokenizer  # Here, because nothing else that imports host needs it.
 
@@ -20,6 +21,8 @@ def load_tokenizer(folder: Path, added: Sequence[str] = (), added_special: Seque
     new = (*added, *added_special)
     if not new:
         return tokenizer
+    if unclear := [token for token in new if not token or new.count(token) > 1]:
+        raise TokensUnusable(f"{unclear[0]!r}: every new token needs a text of its own")
     known = tokenizer.get_vocab()
     if present := [token for token in new if token in known]:
         raise TokensUnusable(f"{', '.join(map(repr, present))}: the tokenizer has this token already")

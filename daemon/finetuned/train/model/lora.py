@@ -28,7 +28,7 @@ def with_lora(base: Any, tuning: LoraTuning, new_tokens: Sequence[int]) -> Any:
     config = _config(tuning, rows) if earlier is None else _earlier_config(tuning, earlier, rows)
     try:
         network = get_peft_model(base, config)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise _does_not_fit(base, tuning, str(error).splitlines()[0]) from error
     _require_whole_modules(network, config.modules_to_save or ())
     if earlier is not None:
