@@ -20,6 +20,7 @@ from finetuned.train.engine.checkpoint import copied_weights, put_weights, read_
 from finetuned.train.engine.optimizer import build_optimizer
 from finetuned.train.engine.restore import restore_newest
 from finetuned.train.fit import build_model, fit
+from finetuned.train.model.tuned import TunedModel
 from training import a_job, a_plan, events_of, full_tuning, lora, open_attempt
 
 FILES = ["manifest.json", "optimizer.safetensors", "position.json", "randomness.safetensors", "weights.safetensors"]
@@ -143,8 +144,35 @@ def test_a_checkpoint_of_weights_in_another_type_is_refused_by_name(job: JobDir,
     """Adapters keep their type across a stop: what fp32 has been trained to, bf16 could not give back."""
     model = build_model(open_attempt(job), plan)
     weights = {name: weight.bfloat16() for name, weight in copied_weights(model).items()}
-    with pytest.raises(ValueError, match=r"28 weights .* \(bfloat16 \[4, 128\] is stored, float32 \[4, 128\] expected\)"):
+    with pytest.raises(
+        ValueError, match=r"28 weights .* \(bfloat16 \[4, 128\] is stored, float32 \[4, 128\] expected\)"
+    ):
         put_weights(weights, model)
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_8bit"])
+def test_states_of_an_optimizer_come_back_in_the_types_it_gave_them(
+    model_of: Callable[..., Path], spool: Path, optim: str
+):
+    """Whole numbers, bytes and fp32: bitsandbytes hands them to its kernels as they are."""
+    plan = a_plan(model_of("llama"), spool, tuning=full_tuning(), optim=optim, total_steps=1, eval_steps=0)
+    job = a_job(spool, plan)
+    model = fit(open_attempt(job), plan).model
+    optimizer = build_optimizer(model, plan.optimizer)
+    for weight in model.trainable.values():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    expected = types_of(optimizer, model)
+    restored = build_optimizer(model, plan.optimizer)
+    restore_newest(open_attempt(job), plan, model, restored)
+    assert types_of(restored, model) == expected
+
+
+def types_of(optimizer: torch.optim.Optimizer, model: TunedModel) -> dict[str, dict[str, object]]:
+    return {
+        name: {kind: getattr(value, "dtype", type(value)) for kind, value in optimizer.state[weight].items()}
+        for name, weight in model.trainable.items()
+    }
 
 
 def test_the_daemon_and_the_loader_agree_on_what_a_checkpoint_is(job: JobDir, plan: RunPlan):
