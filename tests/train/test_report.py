@@ -10,6 +10,7 @@ import pytest
 from exports import (
     EVENING,
     JOB,
+    LORA,
     a_plan,
     a_whole_run,
     evaluated,
@@ -19,10 +20,12 @@ from exports import (
     stepped,
 )
 from finetuned.core.events import Event, Stopped
-from finetuned.core.plan import FullTuning
+from finetuned.core.plan import FullTuning, Quantization
 from finetuned.train import chart
+from finetuned.train.gguf import Gguf
 from finetuned.train.metrics import Metrics, metrics_of, write_csv, write_jsonl
 from finetuned.train.model_card import write_model_card
+from finetuned.train.particulars import settings_of
 from finetuned.train.proof import Proof
 from finetuned.train.report import Report, duration, fenced, inline, write_report
 from finetuned.train.samples import Answer, AnswerEnd, Sample
@@ -252,3 +255,37 @@ def test_the_card_states_data_settings_losses_and_versions(tmp_path: Path) -> No
 def test_metrics_add_up_over_the_steps_that_count() -> None:
     metrics: Metrics = metrics_of([stepped(1), stepped(1), stepped(2)])
     assert (metrics.tokens, metrics.target_tokens, metrics.step_seconds) == (1200, 400, 2.0)
+
+
+def test_settings_tell_the_tuning_in_the_words_of_the_job_file(tmp_path: Path) -> None:
+    tuning = LORA.model_copy(
+        update={
+            "quantization": Quantization(kind="nf4", double_quant=True),
+            "use_dora": True,
+            "modules_to_save": ("lm_head",),
+        }
+    )
+    plan = a_plan(tuning, added_tokens=("<think>",))
+    settings = settings_of(plan)
+    assert settings["finetuning_type"] == "qlora"
+    assert settings["load_in_4bit"] == settings["bnb_4bit_use_double_quant"] == settings["use_dora"] == "true"
+    assert (settings["bnb_4bit_quant_type"], settings["modules_to_save"]) == ("nf4", "lm_head")
+    assert "QDoRA fine-tuning" in written(a_report(plan=plan), tmp_path)
+    write_model_card(a_report(plan=plan), tmp_path, A_PROOF)
+    assert 'load_in_4bit=True, bnb_4bit_quant_type="nf4"' in (tmp_path / "README.md").read_text()
+
+
+def test_a_base_that_came_with_the_job_is_said_to_lie_on_the_machine_that_trained(tmp_path: Path) -> None:
+    plan = a_plan(model_path="/var/spool/finetuned/store/models/dropped--0123", name="./model")
+    write_model_card(a_report(plan=plan), tmp_path, A_PROOF)
+    card = (tmp_path / "README.md").read_text()
+    assert "The base model came with the job" in card
+    assert "/var/spool/finetuned/store/models/dropped--0123" in card
+
+
+def test_the_drift_of_a_merge_and_a_gguf_file_that_failed_are_on_the_page(tmp_path: Path) -> None:
+    merged = A_PROOF.model_copy(update={"folder": "merged", "tolerance": None, "mean_kl": 0.25})
+    report = a_report(proofs=(A_PROOF, merged), gguf=Gguf(failure="no GGUF file could be made: <oops>"))
+    text = Page(written(report, tmp_path)).text
+    assert "mean KL divergence 0.25 nats" in text
+    assert "no GGUF file could be made: <oops>" in text

@@ -160,7 +160,6 @@ def _task(
         proves="adapter" if is_adapter else "model",
         merges_into=str(folders.artifacts / "merged") if is_adapter and plan.exports.merge else None,
         weights=digests,
-        weights_dtype=_name_of(dtype),
         compute_dtype="bfloat16" if computes_in_bf16 else "float32",
         tolerance=ROUNDED if is_rounded else EXACT,
         rows=tuple(tuple(row) for row in rows),

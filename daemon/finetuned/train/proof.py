@@ -52,8 +52,7 @@ class Task(Record):
     merges_into: str | None
     """Where to write the adapter merged into its 16-bit base; None = nowhere."""
     weights: dict[str, str]
-    """sha256 of every trained weight, in `weights_dtype`, under the name it has in the file or the model."""
-    weights_dtype: str
+    """sha256 of every trained weight as it is stored, under the name it has in the file or the model."""
     compute_dtype: str
     """What the base (of an adapter) or the whole model is loaded in to compute the logits."""
     tolerance: float

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from finetuned.train.proof import Proof, Task
 
 _PR_SET_PDEATHSIG = 1
-_ANSWER_TOKENS = 64
-_ANSWER_SECONDS = 20.0
+_ANSWER_TOKENS = 48
+_ANSWER_SECONDS = 10.0
 
 
 def main() -> None:
