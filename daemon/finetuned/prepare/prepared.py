@@ -227,11 +227,11 @@ def _write_deal(dealt: Deal, into: Path, touched: TouchedRows, *, deduplicate: b
 
 def _write_probes(path: Path, renderer: Renderer, train: Tally, held_out: Tally, is_eval: np.ndarray) -> None:
     """Up to four prompts from evaluation rows, or from training rows where there are none."""
-    eval_digests = set(train.all_digests()[is_eval].tolist()) | set(held_out.digests)
-    candidates = sorted(held_out.candidates or train.candidates, reverse=True)
-    if eval_digests:
-        candidates = [each for each in candidates if each[2].digest in eval_digests]
-    openings = (open_row(row, renderer) for _, _, row in candidates)
+    candidates = [row for _, _, row in sorted(held_out.candidates or train.candidates, reverse=True)]
+    eval_digests = np.concatenate([train.all_digests()[is_eval], held_out.all_digests()])
+    if len(eval_digests):
+        candidates = [row for row in candidates if (eval_digests == np.uint64(row.digest)).any()]
+    openings = (open_row(row, renderer) for row in candidates)
     probes = [asdict(opening) for opening in islice((each for each in openings if each is not None), _PROBES)]
     path.write_text(json.dumps(probes, ensure_ascii=False) + "\n")
 

@@ -14,8 +14,6 @@ from finetuned.host.stage import StageRun
 from finetuned.prepare.progress import Progress
 from finetuned.prepare.read import RowSet, look_through
 
-_LISTED = "preview.txt lists the first, touched.jsonl beside the prepared rows all"
-
 
 @dataclass(frozen=True)
 class Sets:
@@ -55,12 +53,13 @@ def data_notices(sets: Sets, data: DataFacts) -> tuple[str, ...]:
 
 def _fates(sets: Sets, data: DataFacts) -> Iterator[str]:
     limit = f"max_seq_length {data.max_seq_length:,}"
+    listed = f"store/prepared/{data.prepared}/touched.jsonl lists them"
     if data.truncated_rows:
-        yield f"{_rows(data.truncated_rows, 'was', 'were')} cut to {limit}; {_LISTED}"
+        yield f"{_rows(data.truncated_rows, 'was', 'were')} cut to {limit}; {listed}"
     if too_long := data.dropped_rows - data.rows_without_targets:
-        yield f"{_rows(too_long, 'was', 'were')} dropped for being longer than {limit}; {_LISTED}"
+        yield f"{_rows(too_long, 'was', 'were')} dropped for being longer than {limit}; {listed}"
     if data.rows_without_targets:
-        yield f"{_rows(data.rows_without_targets, 'was', 'were')} dropped for having nothing to learn; {_LISTED}"
+        yield f"{_rows(data.rows_without_targets, 'was', 'were')} dropped for having nothing to learn; {listed}"
     if data.duplicate_rows:
         yield f"{_rows(data.duplicate_rows, 'says', 'say')} exactly what an earlier one says"
     if data.weighted_out_rows:
