@@ -173,10 +173,10 @@ def logits(model: Any, ids: list[int]) -> torch.Tensor:
     ("family", "changes"),
     [
         ("llama", {}),
-        ("smollm", {}),
+        pytest.param(*("smollm", {}), marks=pytest.mark.slow),
         ("padded", {}),
-        ("llama", {"modules_to_save": ("embed_tokens", "lm_head")}),
-        ("llama", {"modules_to_save": ("lm_head",)}),
+        pytest.param(*("llama", {"modules_to_save": ("embed_tokens", "lm_head")}), marks=pytest.mark.slow),
+        pytest.param(*("llama", {"modules_to_save": ("lm_head",)}), marks=pytest.mark.slow),
         ("smollm", {"modules_to_save": ("embed_tokens", "lm_head")}),
     ],
 )
