@@ -310,3 +310,9 @@ def test_an_unreadable_folder_inside_a_set_is_told(tmp_path: Path) -> None:
     with as_an_ordinary_user():
         problems = {problem.place: problem.what for problem in source_problems(spec, None)}
     assert "rows/closed cannot be read" in problems["datasets[0].path"]
+
+
+def test_a_template_that_stands_in_the_job_file_needs_no_file_and_no_template_of_the_model(tmp_path: Path) -> None:
+    a_model(tmp_path / "model", chat_template=None)
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert source_problems(a_spec(tmp_path, chat_template=template), None) == ()

@@ -247,7 +247,7 @@ def test_thoughts_are_learned_where_the_template_shows_them(chat: tuple[Message,
 
 
 def test_roles_to_train_are_learned_without_their_headers() -> None:
-    choices = {"roles_to_train": ["user", "tool", "system"]}
+    choices = {"roles_to_train": ["user", "tool", "developer"]}  # Who is read as system.
     assert stretches("chatml", prepared("chatml", (SYSTEM, *CHAT), **choices)) == [
         "say yes, or  say no<|im_end|>",
         "say yes<|im_end|>",

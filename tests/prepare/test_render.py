@@ -274,6 +274,15 @@ def test_an_answer_that_the_template_writes_otherwise_is_refused_rather_than_gue
     assert "it rewrites messages[1], so that the turn cannot be found" in problem.what
 
 
+def test_an_answer_that_the_template_writes_twice_is_refused(chatml: Any) -> None:
+    twice = "(message['content'] if 'finetuned' in message['content'] else message['content'] + message['content'])"
+    tokenizer = with_template(chatml, chatml.chat_template.replace("message['content']", twice))
+    renderer = Renderer(tokenizer, choose_template(None, None, tokenizer))
+    [problem] = renderer.examples([a_row("hi", "yes")])
+    assert isinstance(problem, Problem)
+    assert "the turn cannot be found" in problem.what
+
+
 def test_the_mask_does_not_depend_on_generation_markers(chatml: Any) -> None:
     """Row 15 of what people complain about: without markers masks are found, and with them they are the same."""
     plain = chatml.chat_template
@@ -319,7 +328,7 @@ def test_ends_that_differ_from_turn_to_turn_are_all_learned_and_stopped_on() -> 
     family = FAMILIES["llama-3.1"]
     tokenizer = build(replace(family, template=family.template.replace("if builtin_tools is defined", "if tools")))
     assert [mark.text for mark in choose_template(None, None, tokenizer).ends] == ["<|eot_id|>", "<|eom_id|>"]
-    call = {"type": "function", "function": {"name": "add", "arguments": {"a": "<|eot_id|>"}}}
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": "<|eom_id|>"}}}
     messages = (
         {"role": "user", "content": "1 and 2?"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
@@ -329,7 +338,7 @@ def test_ends_that_differ_from_turn_to_turn_are_all_learned_and_stopped_on() -> 
     tools = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {}}}]
     row = Row("chats.jsonl:1", Conversation(messages, (True,) * 4, tools), 1)
     assert [piece.partition("⟧")[0] for piece in marked(tokenizer, render(tokenizer, row)).split("⟦")[1:]] == [
-        '{"name": "add", "parameters": {"a": "<|eot_id|>"}}<|eom_id|>',
+        '{"name": "add", "parameters": {"a": "<|eom_id|>"}}<|eom_id|>',
         "3<|eot_id|>",
     ]
     last = "{% if loop.last %}{{ eos_token }}{% else %}{{ '<|im_end|>' }}{% endif %}"
@@ -347,6 +356,50 @@ def test_what_follows_an_answer_is_its_end_where_a_template_has_no_other() -> No
     tokenizer = build(replace(FAMILIES["phi-4-mini"], template=template))
     example = render(tokenizer, a_row("hi", "ho", "hi", "hum"))
     assert marked(tokenizer, example) == ("<|user|>\nhi<|assistant|>\n⟦ho<|user|>⟧\nhi<|assistant|>\n⟦hum<|user|>⟧")
+
+
+def a_call(**arguments: str) -> Row:
+    call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
+    messages = (
+        {"role": "user", "content": "1 and 2?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "3"},
+        {"role": "assistant", "content": "it is 3"},
+    )
+    return Row("chats.jsonl:1", Conversation(messages, (True,) * 4, None), 1)
+
+
+CALLS = (
+    "{% for c in m.tool_calls or [] %}"
+    "{{ '<tool_call>' + c.function.name + c.function.arguments | tojson + '</tool_call>' }}{% endfor %}"
+)
+
+
+def test_a_tool_call_ends_where_the_tools_answer_begins_if_a_template_has_no_other_end() -> None:
+    template = (
+        "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}" + CALLS + "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+    )
+    tokenizer = build(replace(FAMILIES["phi-4-mini"], template=template))
+    assert marked(tokenizer, render(tokenizer, a_call(a="1"))) == (
+        '<|user|>\n1 and 2?<|assistant|>\n⟦<tool_call>add{"a": "1"}</tool_call><|tool|>⟧\n3'
+        "<|assistant|>\n⟦it is 3<|user|>⟧"
+    )
+
+
+def test_a_tool_call_is_learned_whole_also_behind_a_generation_prompt_that_answers_do_not_show(chatml: Any) -> None:
+    """As Qwen 3.5's, which opens a thought for every answer and leaves it out of those that are given."""
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+        + CALLS
+        + "{{ '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+    )
+    learned = marked(chatml, render(chatml, a_call(a="1"), template)).split("⟦")[1:]
+    assert [piece.partition("⟧")[0] for piece in learned] == [
+        '<tool_call>add{"a": "1"}</tool_call><|im_end|>',
+        "it is 3<|im_end|>",
+    ]
 
 
 def test_a_template_that_ends_only_the_last_answer_is_told(chatml: Any) -> None:

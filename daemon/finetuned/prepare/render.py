@@ -14,6 +14,7 @@ import numpy as np
 
 from finetuned.core.problems import Problem
 from finetuned.prepare.read import Completion, Conversation, Row, Text, Tokens
+from finetuned.prepare.read.formats.chat import SPOKEN_AS
 from finetuned.prepare.sandbox import Unrenderable
 from finetuned.prepare.spans import RenderedChat, Span
 from finetuned.prepare.template import Template, adds_bos, special_ids
@@ -85,7 +86,7 @@ class Renderer:
         self.tokenizer = tokenizer
         self.template = template
         self._train_on_inputs = train_on_inputs
-        self._roles_to_train = frozenset(roles_to_train)
+        self._roles_to_train = frozenset(SPOKEN_AS.get(role, role) for role in roles_to_train)
         self._marks = special_ids(tokenizer)
         self._bos_id: int | None = tokenizer.bos_token_id if adds_bos(tokenizer) else None
         self._oddities = _Oddities()
@@ -183,7 +184,7 @@ class Renderer:
 
     def _example(self, written: _Written, encoding: Any) -> Example | Problem:
         row = written.row
-        ids, offsets = list(encoding.ids), _offsets(encoding, len(written.text))
+        ids, offsets = list(encoding.ids), encoding.offsets
         is_target = _mask(offsets, written.learned, ids, self._marks)
         if isinstance(row.content, Text):
             is_target[:] = bool(written.learned)
@@ -248,16 +249,6 @@ def cut(example: Example, max_tokens: int) -> list[Example]:
         parts.append(Example(example.source, example.digest, example.input_ids[start:end], is_target))
         start = end
     return parts
-
-
-def _offsets(encoding: Any, length: int) -> list[tuple[int, int]]:
-    """Where each token stands in a text of `length`; an end that the tokenizer itself puts there behind all of it."""
-    offsets = list(encoding.offsets)
-    for index in range(len(offsets) - 1, 0, -1):
-        if offsets[index] != (0, 0):
-            break
-        offsets[index] = (length, length)
-    return offsets
 
 
 def _mask(

@@ -9,7 +9,7 @@ from finetuned.prepare.read.formats.values import Malformed, keys_of, kind_of, r
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 # A developer's message is what OpenAI calls the system prompt of later models; no other template knows the word.
-_SPOKEN_AS = {"developer": "system", "function": "tool"}
+SPOKEN_AS = {"developer": "system", "function": "tool"}
 
 
 def read_chat(row: dict[str, Any]) -> Conversation:
@@ -44,7 +44,7 @@ def read_message(place: str, message: Any) -> dict[str, Any]:
             f"{place}.role: expected system, user, assistant or tool, got {shown(role)}",
             f"did you mean {close[0]}?" if close else "",
         )
-    read = _with_tool_calls(place, message) | {"role": _SPOKEN_AS.get(role, role)}
+    read = _with_tool_calls(place, message) | {"role": SPOKEN_AS.get(role, role)}
     if isinstance(read.get("content"), list):
         read["content"] = _joined(f"{place}.content", read["content"])
     if read.get("content") is None and not read.get("tool_calls"):
