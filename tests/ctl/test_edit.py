@@ -52,7 +52,8 @@ def test_the_adapter_to_go_on_from_is_pinned_like_data(tmp_path):
 
 
 def test_a_template_in_the_job_file_is_no_path(tmp_path):
-    text = 'base_model: org/name\ndatasets: [/d]\nchat_template: "{% for m in messages %}{{ m.content }}/{% endfor %}"\n'
+    template = "{% for m in messages %}{{ m.content }}/{% endfor %}"
+    text = f'base_model: org/name\ndatasets: [/d]\nchat_template: "{template}"\n'
     assert rewrite_paths(text, pin_to(tmp_path)) == text
 
 
