@@ -102,7 +102,7 @@ def mean_loss(model: Any, rows: list[Row]) -> float:
     return losses / targets
 
 
-@pytest.mark.timeout(2400)  # Four minutes on two idle cores; 22 were seen with eight other processes on them.
+@pytest.mark.timeout(2400)  # It takes 516 s of CPU time: 22 minutes with eight other processes on two cores.
 @pytest.mark.usefixtures("two_threads")
 def test_sixty_steps_on_smollm2_end_at_the_evaluation_loss_of_trl(smollm: Path, spool: Path):
     tokenizer = AutoTokenizer.from_pretrained(smollm)
