@@ -263,3 +263,13 @@ def test_other_forms_of_the_result_do_not_change_what_is_trained():
     found = plan("export: {merge: true, gguf: q8_0}")
     assert (found.exports.merge, found.exports.gguf) == (True, "q8_0")
     assert found.digest == plan().digest
+
+
+@pytest.mark.parametrize("export", ["merge: true", "gguf: q8_0"])
+def test_a_merge_that_main_memory_cannot_hold_is_refused_before_training(export):
+    small = H100.model_copy(update={"memory_bytes": 64 * GIGABYTE})
+    lines = f"finetuning_type: qlora\nexport: {{{export}}}"
+    with pytest.raises(CannotRun) as refused:
+        plan(lines, machine=small, parameters=70 * GIGABYTE)
+    assert "merging takes the base's 140 GB of main memory, and there are 64 GB" in str(refused.value)
+    plan(lines, machine=H100, parameters=70 * GIGABYTE)

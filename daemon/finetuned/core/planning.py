@@ -15,6 +15,7 @@ from finetuned.core.plan import (
     Exports,
     Facts,
     Machine,
+    ModelFacts,
     RunPlan,
     Schedule,
     Selection,
@@ -45,6 +46,7 @@ def make_plan(spec: JobSpec, facts: Facts, machine: Machine) -> RunPlan:
         *_evaluation_problems(spec, facts.data),
         *adapter_problems(spec, facts.adapter),
         *_memory_problems(spec, facts, device),
+        *_merge_problems(spec, facts.model, machine),
     ]
     if problems:
         raise CannotRun(problems)
@@ -145,6 +147,17 @@ def _memory_problems(spec: JobSpec, facts: Facts, device: Device) -> list[Proble
         f"activations; {device.name} has {_gb(device.memory_bytes)}"
     )
     return [Problem(place="memory", what=what, hint=_smaller(spec, facts, device))]
+
+
+def _merge_problems(spec: JobSpec, model: ModelFacts, machine: Machine) -> list[Problem]:
+    """An adapter is merged in main memory, into the whole base as it is stored."""
+    is_merged = is_adapter(spec) and (spec.export.merge or spec.export.gguf != "none")
+    if not is_merged or model.weight_bytes <= MEMORY_SHARE * machine.memory_bytes:
+        return []
+    what = (
+        f"merging takes the base's {_gb(model.weight_bytes)} of main memory, and there are {_gb(machine.memory_bytes)}"
+    )
+    return [Problem(place="export", what=what, hint="leave it out, and merge the adapter on a larger machine")]
 
 
 def _smaller(spec: JobSpec, facts: Facts, device: Device) -> str:

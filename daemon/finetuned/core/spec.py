@@ -62,7 +62,8 @@ class Export(_Asked):
 
     merge: bool = Field(
         False,
-        description="Also write artifacts/merged: the adapter merged into the 16-bit base, a model that stands alone.",
+        description="Also write artifacts/merged: the adapter merged into the base as stored (16 bits as a rule), "
+        "a model that stands alone.",
     )
     gguf: Literal["none", "f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"] = Field(
         "none",

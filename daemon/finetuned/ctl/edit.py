@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from finetuned.core.jobfile.data_rules import TEMPLATE_SUFFIXES
 from finetuned.core.jobfile.words import DATASET_WORDS, JOB_WORDS
 from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.spans import Fields, Items, Leaf, Span, read_spans
@@ -217,5 +218,5 @@ def _is_relative_path(field: str, path: str) -> bool:
     if field == "base_model":
         return path.startswith(("./", "../", "~")) or (path.startswith("file:") and not path.startswith("file:/"))
     if field == "chat_template":
-        return "{" not in path and ("/" in path or path.endswith((".jinja", ".j2", ".txt")))
+        return "{" not in path and ("/" in path or path.endswith(TEMPLATE_SUFFIXES))
     return True

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from finetuned.core.jobfile.data_rules import is_inline_template
+from finetuned.core.jobfile.data_rules import TEMPLATE_SUFFIXES, is_inline_template
 from finetuned.core.problems import Problem
 from finetuned.core.spec import Dataset, JobSpec
 from finetuned.host.adapters import read_adapter
@@ -103,7 +103,7 @@ def locate_template(named: str, folder: Path | None) -> Path | None:
     """
     if named in BUILT_IN_TEMPLATES or is_inline_template(named):
         return None
-    if "/" not in named and not named.endswith((".jinja", ".jinja2", ".j2", ".txt")):
+    if "/" not in named and not named.endswith(TEMPLATE_SUFFIXES):
         close = difflib.get_close_matches(named, BUILT_IN_TEMPLATES, n=1)
         meant = f"did you mean {close[0]}?" if close else "expected chatml, llama3 or the path of a Jinja file"
         raise Unusable(f'"{named}" is not a chat template that finetuned knows; {meant}')

@@ -40,6 +40,7 @@ SMALL_FILES = (
     "spiece.model",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
 )
 """Everything of a model but its weights that transformers may look at."""
 _WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")

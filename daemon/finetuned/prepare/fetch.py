@@ -77,6 +77,7 @@ def keep_dropped(path: Path, files: tuple[ModelFile, ...], store: Store, run: St
     try:
         for file in files:
             run.stop.raise_if_set()
+            (partial / file.path).parent.mkdir(exist_ok=True)
             shutil.copyfile(path / file.path, partial / file.path)
         if tuple(hash_files(partial, [file.path for file in files])) != files:
             raise StageFailed(f"{path} was changed while it was being copied", retry=True)

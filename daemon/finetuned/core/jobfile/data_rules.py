@@ -10,6 +10,7 @@ from finetuned.core.jobfile.later import LATER_SOURCES
 from finetuned.core.jobfile.reading import Given
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+TEMPLATE_SUFFIXES = (".jinja", ".jinja2", ".j2", ".txt")
 ROLES = ("assistant", "user", "system", "developer", "tool", "function", "ipython")
 PRETRAIN_FORMATS = ("auto", "text", "tokenized")
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -113,7 +114,7 @@ def is_inline_template(text: str) -> bool:
 def _check_template(given: Given, template: str, findings: Findings) -> None:
     if template in ("chatml", "llama3") or is_inline_template(template):
         return
-    if "/" not in template and not template.endswith((".jinja", ".jinja2", ".j2")):
+    if "/" not in template and not template.endswith(TEMPLATE_SUFFIXES):
         hint = "leave it out to use the model's own"
         refuse(given, findings, "chatml, llama3, the path of a Jinja file (/… or ./…) or the template itself", hint)
     elif template.startswith("~"):

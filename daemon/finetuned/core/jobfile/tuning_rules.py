@@ -72,6 +72,9 @@ def _check_adapter(asked: Asked, findings: Findings) -> None:
     target = find(asked, "lora_target_modules")
     if target and isinstance(target.value, str) and not _is_pattern(target.value):
         refuse(target, findings, "all-linear, a list of module names, or a regular expression", "")
+    start, rank = find(asked, "init_lora_weights"), value_of(asked, "lora_r")
+    if start and start.value == "orthogonal" and rank and rank % 2:
+        findings.refuse(start.line, start.name, f"is orthogonal, which needs an even lora_r, and that is {rank}", "")
     if (adapter := find(asked, "init_adapter")) is None:
         return
     if adapter.value.startswith("~"):
