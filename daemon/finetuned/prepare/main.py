@@ -1,6 +1,5 @@
 """The prepare stage as a recipe: spec → model → rows → facts.json and preview.txt."""
 
-
 from finetuned.core.events import Ending, Finished
 from finetuned.core.plan import Facts
 from finetuned.core.problems import CannotRun, InvalidSpec, Problem
