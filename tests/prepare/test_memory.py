@@ -1,4 +1,4 @@
-"""Memory stays flat however large the data: the measurement of tests/bench/prepare_memory.py, at sizes for a test."""
+"""Memory stays flat however large the data: the measurement of tests/benchmarks/prepare_memory.py, at sizes for a test."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "bench/prepare_memory.py"
+SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks/prepare_memory.py"
 
 
 @pytest.fixture(scope="module")

@@ -33,27 +33,29 @@ class Dataset(_Asked):
 
     path: str = Field(
         description="A file, a folder or a pattern (`/data/*.jsonl`): absolute, or inside the dropped folder. JSONL, "
-        "JSON, CSV, TSV, Parquet, Arrow or plain text, also as .gz or .zst."
+        "JSON, CSV, TSV, Parquet, Arrow or plain text, also as .gz or .zst; or a folder that `datasets` saved."
     )
     format: Literal["auto", "chat", "sharegpt", "alpaca", "prompt_completion", "text", "tokenized"] = Field(
         "auto",
         description="What a row holds. chat: `messages`; sharegpt: `conversations`; alpaca: `instruction`, `input`, "
-        "`output`; prompt_completion: `prompt`, `completion`; text: `text`; tokenized: `input_ids`, `labels`; "
-        "auto: seen from the first row.",
+        "`output`; prompt_completion: `prompt`, `completion`, as text or as messages; text: `text`, or each line of a "
+        ".txt or .md file; tokenized: `input_ids`, with `labels` (-100 is not learned); auto: seen from the first row.",
     )
     columns: dict[str, str] = Field(
         default_factory=dict,
-        description="Where the rows have other names: ours with theirs, such as {messages: dialogue}.",
+        description="Where the rows have other names: ours with theirs, such as {messages: dialogue}; also `role`, "
+        "`content`, `from` and `value` inside messages.",
     )
     split: str | None = Field(
         None,
         description="Of a folder of several splits the one to take (train, validation, test, …); of any set a part of "
-        "its rows: `train[:1000]`, `train[10%:]`; auto: train if there are several, and all rows.",
+        "its rows: `train[:1000]`, `train[10%:]`, `[-500:]`; auto: train if there are several (of eval_datasets "
+        "validation, else test), and all rows.",
     )
     weight: Annotated[float, Field(gt=0, le=1000)] = Field(
         1.0,
         description="How often each row is seen in an epoch: 2 twice, 0.5 every other row, chosen by what it says. "
-        "Rows for evaluation are split off before.",
+        "Rows for evaluation are split off before; no effect in eval_datasets.",
     )
 
 
@@ -147,7 +149,8 @@ class JobSpec(_Asked):
     )
     max_dropped_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         0.01,
-        description="More than this part of the rows dropped (too long, or nothing in them to learn) fails the job.",
+        description="More than this part of the rows dropped (too long, or nothing to learn) fails the job; duplicates "
+        "and weights do not count.",
     )
     deduplicate: bool = Field(
         False, description="Train on one of several rows that say exactly the same; they are counted in any case."

@@ -1,6 +1,6 @@
 """Peak memory of the prepare stage by size of its data.
 
-    python tests/bench/prepare_memory.py [--read] [--mb 50 200] [FORMAT…]
+    python tests/benchmarks/prepare_memory.py [--read] [--mb 50 200] [FORMAT…]
 
 Each line is a process of its own that prepares a file of chats of about 600 bytes (`--read`: only reads its rows, which
 takes seconds, not minutes); the peak is its own VmHWM. Four times the data must not take more than 30 MB more.
