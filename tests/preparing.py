@@ -122,7 +122,7 @@ class InProcess:
         return facts
 
     def rows(self, facts: Facts, name: str = "train") -> list[tuple[str, list[int], list[bool]]]:
-        from finetuned.prepare.rowfile import first_rows
+        from finetuned.prepare.prepared.rowfile import first_rows
 
         return list(first_rows(self.root / "spool/store/prepared" / facts.data.prepared / f"{name}.arrow", 1 << 30))
 

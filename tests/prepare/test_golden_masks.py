@@ -8,8 +8,8 @@ import pytest
 from families import FAMILIES, tokenizer_of
 from finetuned.core.problems import Problem
 from finetuned.prepare.read import Conversation, Row
-from finetuned.prepare.render import Example, Renderer
-from finetuned.prepare.template import choose_template
+from finetuned.prepare.render.renderer import Example, Renderer
+from finetuned.prepare.render.template import choose_template
 
 Message = dict[str, Any]
 

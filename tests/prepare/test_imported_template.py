@@ -6,8 +6,8 @@ import preparing
 from finetuned.core.importers.templates import ALPACA
 from finetuned.prepare.read.content import Row
 from finetuned.prepare.read.formats.alpaca import read_alpaca
-from finetuned.prepare.render import Renderer
-from finetuned.prepare.template import choose_template
+from finetuned.prepare.render.renderer import Renderer
+from finetuned.prepare.render.template import choose_template
 
 
 def test_an_alpaca_row_has_one_beginning_and_its_answer_and_end_are_learned(tmp_path: Path):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from finetuned.core.problems import StageFailed
-from finetuned.prepare.lengths import LengthGate
-from finetuned.prepare.render import Example
-from finetuned.prepare.touched import TouchedRows
+from finetuned.prepare.prepared.lengths import LengthGate
+from finetuned.prepare.prepared.touched import TouchedRows
+from finetuned.prepare.render.renderer import Example
 
 
 class NewGate(Protocol):

@@ -1,4 +1,4 @@
-"""Memory stays flat however large the data: the measurement of tests/benchmarks/prepare_memory.py, at sizes for a test."""
+"""Memory stays flat however large the data: what tests/benchmarks/prepare_memory.py measures, at sizes for a test."""
 
 import importlib.util
 from pathlib import Path

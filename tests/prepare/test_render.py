@@ -10,11 +10,11 @@ from transformers import LlamaConfig
 from families import FAMILIES, build, tokenizer_of
 from finetuned.core.problems import Problem, StageFailed
 from finetuned.prepare.facts import stop_token_ids
-from finetuned.prepare.openings import open_row
 from finetuned.prepare.read import Completion, Conversation, Row, Text, Tokens
-from finetuned.prepare.render import Example, Renderer, cut
-from finetuned.prepare.template import choose_template
-from finetuned.prepare.today import with_fixed_today
+from finetuned.prepare.render.openings import open_row
+from finetuned.prepare.render.renderer import Example, Renderer, cut
+from finetuned.prepare.render.template import choose_template
+from finetuned.prepare.render.today import with_fixed_today
 from preparing import FORGETS_THOUGHTS
 
 THREE_TURNS = ("add 1 and 2", "gives 3", "and  é😀?", "that is\n\n  é😀 ", "thanks", "bye")
@@ -225,7 +225,7 @@ def test_a_broken_template_is_refused_in_the_words_of_its_error(chatml: Any) -> 
 
 
 def test_a_template_that_loops_is_refused_instead_of_waited_for(chatml: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finetuned.prepare.sandbox._RENDER_SECONDS", 0.2)
+    monkeypatch.setattr("finetuned.prepare.render.sandbox._RENDER_SECONDS", 0.2)
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(StageFailed, match=r"still rendering one conversation after 0 s: does it loop\?") as refused:
         choose_template(None, None, with_template(chatml, loop))

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finetuned.core.problems import StageFailed
+from finetuned.prepare.prepared.split import choose_eval_rows, copies, eval_count, repeated_rows
+from finetuned.prepare.prepared.tally import Tally, deal
 from finetuned.prepare.read import Row, Text
-from finetuned.prepare.render import Example
-from finetuned.prepare.split import choose_eval_rows, copies, eval_count, repeated_rows
-from finetuned.prepare.tally import Tally, deal
+from finetuned.prepare.render.renderer import Example
 
 
 @pytest.mark.parametrize(

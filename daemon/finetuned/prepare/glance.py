@@ -21,7 +21,7 @@ from finetuned.host.store import read_seal
 
 if TYPE_CHECKING:
     from finetuned.prepare.read import Row, RowSet
-    from finetuned.prepare.render import Example, Renderer
+    from finetuned.prepare.render.renderer import Example, Renderer
 
 _LOOKED_AT = 100
 """Rows of each set that are rendered, however few are shown: enough to see what is wrong with all of them."""
@@ -57,8 +57,8 @@ class _Glance:
         from finetuned.prepare.facts import positions_of, read_config, stop_token_ids
         from finetuned.prepare.main import longest_row
         from finetuned.prepare.preview import KEY, count_rows, stops_line, what_is_learned
-        from finetuned.prepare.render import Renderer
-        from finetuned.prepare.template import choose_template
+        from finetuned.prepare.render.renderer import Renderer
+        from finetuned.prepare.render.template import choose_template
         from finetuned.prepare.tokenizer import open_tokenizer
 
         spec = self.spec

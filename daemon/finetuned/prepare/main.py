@@ -13,13 +13,13 @@ from finetuned.host.store import Store
 from finetuned.prepare.adapter import obtain_adapter
 from finetuned.prepare.facts import model_facts, read_config, stop_token_ids
 from finetuned.prepare.fetch import obtain_model
-from finetuned.prepare.prepared import obtain_rows
+from finetuned.prepare.prepared.build import obtain_rows
+from finetuned.prepare.prepared.recipe import Recipe
+from finetuned.prepare.prepared.sets import data_notices, look_through_all
 from finetuned.prepare.preview import preview
-from finetuned.prepare.recipe import Recipe
-from finetuned.prepare.render import Renderer
-from finetuned.prepare.sets import data_notices, look_through_all
+from finetuned.prepare.render.renderer import Renderer
+from finetuned.prepare.render.template import choose_template
 from finetuned.prepare.targets import require_targets
-from finetuned.prepare.template import choose_template
 from finetuned.prepare.tokenizer import known_tokens, open_tokenizer
 
 _AUTO_MAX_SEQ_LENGTH = 4096

@@ -6,7 +6,7 @@ from typing import Any
 
 from finetuned.core.plan import DataFacts
 from finetuned.core.spec import JobSpec
-from finetuned.prepare.rowfile import first_rows
+from finetuned.prepare.prepared.rowfile import first_rows
 
 _ROWS = 3
 _MOST_TOKENS = 600

@@ -16,16 +16,16 @@ from finetuned.core.record import Record
 from finetuned.host.jobdir import Unreadable, read_record, write_record
 from finetuned.host.stage import StageRun
 from finetuned.host.store import Store, hash_files, seal
-from finetuned.prepare.lengths import LengthGate, percentile
-from finetuned.prepare.openings import open_row
+from finetuned.prepare.prepared.lengths import LengthGate, percentile
+from finetuned.prepare.prepared.recipe import Recipe
+from finetuned.prepare.prepared.rowfile import RowWriter, deal_rows, places
+from finetuned.prepare.prepared.tally import Deal, Tally, deal
+from finetuned.prepare.prepared.touched import TouchedRows
 from finetuned.prepare.progress import Progress
 from finetuned.prepare.read import Row, RowSet, read_rows
 from finetuned.prepare.read.content import size_of
-from finetuned.prepare.recipe import Recipe
-from finetuned.prepare.render import Example, Renderer
-from finetuned.prepare.rowfile import RowWriter, deal_rows, places
-from finetuned.prepare.tally import Deal, Tally, deal
-from finetuned.prepare.touched import TouchedRows
+from finetuned.prepare.render.openings import open_row
+from finetuned.prepare.render.renderer import Example, Renderer
 
 _ROWS_AT_ONCE = 200
 _CHARACTERS_AT_ONCE = 1 << 20

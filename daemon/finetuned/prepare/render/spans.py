@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from finetuned.prepare.calls import Message, as_template_takes
-from finetuned.prepare.sandbox import Unrenderable, render
-from finetuned.prepare.template import Template, special_ids
+from finetuned.prepare.render.calls import Message, as_template_takes
+from finetuned.prepare.render.sandbox import Unrenderable, render
+from finetuned.prepare.render.template import Template, special_ids
 
 _WORD = "Finetuned0Marks0This0Place"
 """Letters and digits, which templates neither trim nor escape."""

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from finetuned.core.problems import Problem, StageFailed
-from finetuned.prepare.render import Example, cut
-from finetuned.prepare.touched import TouchedRows
+from finetuned.prepare.prepared.touched import TouchedRows
+from finetuned.prepare.render.renderer import Example, cut
 
 _MOST_PROBLEMS = 20
 

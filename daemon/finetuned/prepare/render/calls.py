@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from finetuned.prepare.sandbox import Unrenderable
+from finetuned.prepare.render.sandbox import Unrenderable
 
 Message = Mapping[str, Any]
 

@@ -15,9 +15,9 @@ import numpy as np
 from finetuned.core.problems import Problem
 from finetuned.prepare.read import Completion, Conversation, Row, Text, Tokens
 from finetuned.prepare.read.formats.chat import SPOKEN_AS
-from finetuned.prepare.sandbox import Unrenderable
-from finetuned.prepare.spans import RenderedChat, Span
-from finetuned.prepare.template import Template, adds_bos, special_ids
+from finetuned.prepare.render.sandbox import Unrenderable
+from finetuned.prepare.render.spans import RenderedChat, Span
+from finetuned.prepare.render.template import Template, adds_bos, special_ids
 
 
 @dataclass(frozen=True)

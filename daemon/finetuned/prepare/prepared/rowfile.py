@@ -8,7 +8,7 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from finetuned.prepare.render import Example
+from finetuned.prepare.render.renderer import Example
 
 _SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("is_target", pa.list_(pa.bool_())), ("source", pa.string())])
 _BATCH_TOKENS = 1 << 20

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from finetuned.prepare.prepared.split import choose_eval_rows, copies, eval_count, repeated_rows
 from finetuned.prepare.read import Row
-from finetuned.prepare.render import Example
-from finetuned.prepare.split import choose_eval_rows, copies, eval_count, repeated_rows
+from finetuned.prepare.render.renderer import Example
 
 _PROBE_CANDIDATES = 16
 

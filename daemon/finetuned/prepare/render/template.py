@@ -11,8 +11,8 @@ from finetuned.core.jobfile.data_rules import is_inline_template
 from finetuned.core.problems import StageFailed
 from finetuned.host.paths import Unusable
 from finetuned.host.sources import BUILT_IN_TEMPLATES, locate_template
-from finetuned.prepare.sandbox import Unrenderable, render
-from finetuned.prepare.today import TODAY, asks_for_today, with_fixed_today
+from finetuned.prepare.render.sandbox import Unrenderable, render
+from finetuned.prepare.render.today import TODAY, asks_for_today, with_fixed_today
 
 _OFFER = "set chat_template: chatml, chat_template: llama3, or the path of a Jinja file"
 _BUILT_IN_END = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>"}
@@ -121,7 +121,7 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
 
 def _built_in(name: str, tokenizer: Any, notices: list[str]) -> str:
     """A template of our own, fitted to the tokenizer: its BOS where it has one, its EOS where the mark is no token."""
-    text = files("finetuned.prepare").joinpath("templates", f"{name}.jinja").read_text()
+    text = files("finetuned.prepare.render").joinpath("templates", f"{name}.jinja").read_text()
     end = _BUILT_IN_END[name]
     if end in tokenizer.get_vocab():
         end_of_turn = f"'{end}'"

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from finetuned.prepare.read import Completion, Conversation, Row, Text, Tokens
-from finetuned.prepare.render import Renderer
-from finetuned.prepare.sandbox import Unrenderable
-from finetuned.prepare.spans import RenderedChat
-from finetuned.prepare.today import asks_for_today
+from finetuned.prepare.render.renderer import Renderer
+from finetuned.prepare.render.sandbox import Unrenderable
+from finetuned.prepare.render.spans import RenderedChat
+from finetuned.prepare.render.today import asks_for_today
 
 
 @dataclass(frozen=True)
