@@ -9,8 +9,8 @@ STAGES = (
     "finetuned.prepare.main",
     "finetuned.prepare.download",
     "finetuned.train.fit",
-    "finetuned.train.export",
-    "finetuned.train.report",
+    "finetuned.train.artifacts.export",
+    "finetuned.train.report.page",
     "matplotlib.pyplot",
 )
 

@@ -15,12 +15,13 @@ from finetuned.core.job import Stage
 from finetuned.core.plan import FreezeTuning, FullTuning, LoraTuning, RunPlan
 from finetuned.host.journal import read_events
 from finetuned.host.stage import StageRun
-from finetuned.train import chart, fresh
-from finetuned.train.export import export
+from finetuned.train.artifacts import fresh
+from finetuned.train.artifacts.export import export
+from finetuned.train.artifacts.proof import Proof, Task
+from finetuned.train.artifacts.verify import verify
 from finetuned.train.fit import build_model
 from finetuned.train.model.load import load_tokenizer
-from finetuned.train.proof import Proof, Task
-from finetuned.train.verify import verify
+from finetuned.train.report import chart
 
 STOPS = (2, 0)
 """<|im_end|>, and <|pad|> as a second one."""

@@ -15,10 +15,10 @@ from exports import LORA
 from finetuned.core.plan import AdapterFacts, FreezeTuning, FullTuning
 from finetuned.core.problems import StageFailed, StopRequested
 from finetuned.host.stage import StopFlag
-from finetuned.train import samples
-from finetuned.train.export import release
-from finetuned.train.probes import Probe
-from finetuned.train.samples import AnswerEnd, answers_after
+from finetuned.train.artifacts import samples
+from finetuned.train.artifacts.export import release
+from finetuned.train.artifacts.probes import Probe
+from finetuned.train.artifacts.samples import AnswerEnd, answers_after
 from trained import STOPS, Trained, a_full_run, a_lora_run, a_tuned_run, logits, proofs_in_this_process
 
 

@@ -16,8 +16,8 @@ from finetuned.core.job import Stage
 from finetuned.core.problems import StageFailed, StopRequested
 from finetuned.host.journal import read_events
 from finetuned.host.stage import StopFlag
-from finetuned.train import fresh, gguf
-from finetuned.train.export import export
+from finetuned.train.artifacts import fresh, gguf
+from finetuned.train.artifacts.export import export
 from trained import Trained, a_full_run, a_lora_run, proofs_in_this_process
 
 STAND_IN = shlex.join([sys.executable, str(Path(llama_cpp.__file__))])

@@ -17,7 +17,7 @@ from finetuned.core.job import Stage
 from finetuned.core.plan import LoraTuning, Quantization
 from finetuned.core.problems import StageFailed
 from finetuned.host.journal import read_events
-from finetuned.train import merge
+from finetuned.train.artifacts import merge
 from trained import Trained, a_tuned_run, logits, proofs_in_this_process
 
 

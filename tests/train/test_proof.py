@@ -20,7 +20,7 @@ from finetuned.core.problems import StageFailed, StopRequested
 from finetuned.host import process
 from finetuned.host.journal import read_events
 from finetuned.host.program import run_program
-from finetuned.train import fresh
+from finetuned.train.artifacts import fresh
 from trained import STOPS, Trained, a_full_run, a_lora_run, proofs_in_this_process
 from until import until
 
@@ -124,7 +124,7 @@ def rewrite_probes(trained: Trained) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_stops_that_were_not_saved_fail_the_job(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("finetuned.train.save.stops_of", lambda plan, tokenizer: [STOPS[0]])
+    monkeypatch.setattr("finetuned.train.artifacts.save.stops_of", lambda plan, tokenizer: [STOPS[0]])
     failure = failure_of(a_lora_run(tmp_path, base))
     assert f"stops on the tokens {STOPS[:1]}, and the data on {STOPS}" in str(failure)
 
@@ -134,7 +134,7 @@ def test_stops_that_were_not_saved_fail_the_job(tmp_path: Path, base: Path, monk
 def test_other_logits_than_the_trained_model_s_fail_the_job_with_their_numbers(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, a_run: Any
 ) -> None:
-    from finetuned.train import proof
+    from finetuned.train.artifacts import proof
 
     measure = proof.write_logits
     monkeypatch.setattr(proof, "write_logits", lambda logits, scratch: measure([1.05 * row for row in logits], scratch))
@@ -167,7 +167,7 @@ def test_too_little_memory_for_the_proof_is_trouble_to_be_retried(
 ) -> None:
     program = """
 import sys
-from finetuned.train import verify
+from finetuned.train.artifacts import verify
 def too_much(task):
     raise MemoryError("no room")
 verify.verify = too_much
@@ -209,7 +209,7 @@ def test_the_proof_dies_with_the_worker(tmp_path: Path) -> None:
     os.mkfifo(task)  # The fresh process waits here until it is killed.
     program = f"""
 import os, subprocess, sys, time
-command = [sys.executable, "-m", "finetuned.train.verify", {str(task)!r}, str(os.getpid())]
+command = [sys.executable, "-m", "finetuned.train.artifacts.verify", {str(task)!r}, str(os.getpid())]
 subprocess.Popen(command, start_new_session=True)
 time.sleep(600)
 """

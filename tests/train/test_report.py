@@ -21,14 +21,14 @@ from exports import (
 )
 from finetuned.core.events import Event, Stopped
 from finetuned.core.plan import FullTuning, Quantization
-from finetuned.train import chart
-from finetuned.train.gguf import Gguf
-from finetuned.train.metrics import Metrics, metrics_of, write_csv, write_jsonl
-from finetuned.train.model_card import write_model_card
-from finetuned.train.particulars import settings_of
-from finetuned.train.proof import Proof
-from finetuned.train.report import Report, duration, fenced, inline, write_report
-from finetuned.train.samples import Answer, AnswerEnd, Sample
+from finetuned.train.artifacts.gguf import Gguf
+from finetuned.train.artifacts.proof import Proof
+from finetuned.train.artifacts.samples import Answer, AnswerEnd, Sample
+from finetuned.train.report import chart
+from finetuned.train.report.metrics import Metrics, metrics_of, write_csv, write_jsonl
+from finetuned.train.report.model_card import write_model_card
+from finetuned.train.report.page import Report, duration, fenced, inline, write_report
+from finetuned.train.report.particulars import settings_of
 
 SAMPLE = Sample(
     "what is 2 and 3?",

@@ -34,7 +34,7 @@ def train(run: StageRun) -> Ending:
     run.enter("loading")
     drop_known_noise()
 
-    from finetuned.train.export import export
+    from finetuned.train.artifacts.export import export
     from finetuned.train.fit import fit
     from finetuned.train.memory import explained_memory_errors
     from finetuned.train.model.load import load_tokenizer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from finetuned.core.plan import LoraTuning, RunPlan
 from finetuned.host.stage import StageRun
-from finetuned.train.probes import Probe
+from finetuned.train.artifacts.probes import Probe
 
 if TYPE_CHECKING:
     import torch

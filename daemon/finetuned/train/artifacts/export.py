@@ -21,16 +21,16 @@ from finetuned.host.files import rename_durably, sync_directory
 from finetuned.host.journal import read_events
 from finetuned.host.stage import StageRun, now
 from finetuned.host.store import Store
-from finetuned.train.gguf import Gguf, convert
-from finetuned.train.model_card import write_model_card
-from finetuned.train.probes import Probe, read_probes
-from finetuned.train.report import Report, write_page, write_report
-from finetuned.train.samples import Sample, answers_after, answers_before, in_pairs, stops_of
+from finetuned.train.artifacts.gguf import Gguf, convert
+from finetuned.train.artifacts.probes import Probe, read_probes
+from finetuned.train.artifacts.samples import Sample, answers_after, answers_before, in_pairs, stops_of
+from finetuned.train.report.model_card import write_model_card
+from finetuned.train.report.page import Report, write_page, write_report
 
 if TYPE_CHECKING:
     import torch
 
-    from finetuned.train.proof import Task
+    from finetuned.train.artifacts.proof import Task
 
 _log = logging.getLogger(__name__)
 
@@ -116,8 +116,8 @@ def release(model: Any) -> None:
 
 def _written(plan: RunPlan, model: Any, tokenizer: Any, folders: _Folders, probes: Sequence[Probe]) -> "Task":
     """Save the trained weights, and measure what a process that loads them must find."""
-    from finetuned.train.proof import digests_of, logits_of, require_finite, write_logits
-    from finetuned.train.save import adapter_weights, save_adapter, save_model, save_tokenizer
+    from finetuned.train.artifacts.proof import digests_of, logits_of, require_finite, write_logits
+    from finetuned.train.artifacts.save import adapter_weights, save_adapter, save_model, save_tokenizer
 
     dtype = _weights_dtype(plan)
     if isinstance(plan.tuning, LoraTuning):
@@ -146,7 +146,7 @@ def _task(
     digests: dict[str, str],
     dtype: "torch.dtype",
 ) -> "Task":
-    from finetuned.train.proof import EXACT, ROUNDED, Chat, Task, Text
+    from finetuned.train.artifacts.proof import EXACT, ROUNDED, Chat, Task, Text
 
     is_adapter = isinstance(plan.tuning, LoraTuning)
     # A whole model was trained in fp32 and computes in it; what stays frozen was held in the plan's precision.
@@ -175,7 +175,7 @@ def _task(
 
 
 def _proven(run: StageRun, plan: RunPlan, task: "Task", step: int, samples: tuple[Sample, ...]) -> Report:
-    from finetuned.train.fresh import prove
+    from finetuned.train.artifacts.fresh import prove
 
     proofs = prove(run, task)
     merged = next((proof for proof in proofs if proof.folder == "merged"), None)

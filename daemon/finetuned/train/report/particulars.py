@@ -9,7 +9,7 @@ from finetuned import __version__
 from finetuned.core.plan import DataFacts, FreezeTuning, LoraTuning, RunPlan
 
 if TYPE_CHECKING:
-    from finetuned.train.proof import Proof
+    from finetuned.train.artifacts.proof import Proof
 
 
 def settings_of(plan: RunPlan) -> dict[str, str]:

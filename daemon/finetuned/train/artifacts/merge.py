@@ -8,8 +8,8 @@ from safetensors import safe_open
 
 from finetuned.core.plan import RunPlan
 from finetuned.core.problems import StageFailed
+from finetuned.train.artifacts.save import save_model, untie
 from finetuned.train.model.tokens import embeddings_of
-from finetuned.train.save import save_model, untie
 
 _NOT_COPIED = ("README.md", "adapter_config.json", "adapter_model.safetensors")
 

@@ -13,16 +13,16 @@ from markupsafe import Markup
 from finetuned.core.events import Event, History, SetAside, extend
 from finetuned.core.plan import RunPlan
 from finetuned.host.files import write_whole
-from finetuned.train import chart
-from finetuned.train.gguf import Gguf
-from finetuned.train.metrics import Metrics, metrics_of, write_csv, write_jsonl
-from finetuned.train.particulars import proven, settings_of, touched_rows, tuning_word, versions
-from finetuned.train.samples import Sample
+from finetuned.train.artifacts.gguf import Gguf
+from finetuned.train.artifacts.samples import Sample
+from finetuned.train.report import chart
+from finetuned.train.report.metrics import Metrics, metrics_of, write_csv, write_jsonl
+from finetuned.train.report.particulars import proven, settings_of, touched_rows, tuning_word, versions
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from finetuned.train.proof import Proof
+    from finetuned.train.artifacts.proof import Proof
 
 _MOST_DROPPED_ROWS = 50
 """Named on the page; touched-rows.jsonl beside it names all."""

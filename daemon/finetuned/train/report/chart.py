@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from finetuned.train.metrics import Metrics
+from finetuned.train.report.metrics import Metrics
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

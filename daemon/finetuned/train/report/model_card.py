@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from finetuned.core.plan import ModelFacts
 from finetuned.host.files import write_whole
-from finetuned.train.report import Report, render
+from finetuned.train.report.page import Report, render
 
 if TYPE_CHECKING:
-    from finetuned.train.proof import Proof
+    from finetuned.train.artifacts.proof import Proof
 
 
 def write_model_card(report: Report, folder: Path, proof: "Proof") -> None:

@@ -1,4 +1,4 @@
-"""The fresh process: `python -m finetuned.train.verify TASK.json PARENT` loads exported folders as a user would.
+"""The fresh process: `python -m finetuned.train.artifacts.verify TASK.json PARENT` loads exported folders as users do.
 
 It has none of the objects that trained the model: plain transformers and PEFT, offline. What it finds is verdict.json
 in the task's scratch folder; its exit status says nothing.
@@ -20,7 +20,7 @@ from finetuned.core.problems import StageFailed
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from finetuned.train.proof import Proof, Task
+    from finetuned.train.artifacts.proof import Proof, Task
 
 _PR_SET_PDEATHSIG = 1
 _ANSWER_TOKENS = 48
@@ -38,7 +38,7 @@ def main() -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from finetuned.host.jobdir import write_record
-    from finetuned.train.proof import Task, Verdict
+    from finetuned.train.artifacts.proof import Task, Verdict
 
     task = Task.model_validate_json(path.read_bytes())
     verdict = Path(task.scratch, "verdict.json")
@@ -57,9 +57,9 @@ def main() -> None:
 
 def verify(task: "Task") -> Iterator["Proof"]:
     """A proof for each folder of the task. Raises StageFailed for what differs."""
-    from finetuned.train.merge import merge_adapter
-    from finetuned.train.proof import MERGED, ROUNDED
-    from finetuned.train.save import stored_dtype
+    from finetuned.train.artifacts.merge import merge_adapter
+    from finetuned.train.artifacts.proof import MERGED, ROUNDED
+    from finetuned.train.artifacts.save import stored_dtype
 
     if task.proves is not None:
         yield _prove(Path(task.artifacts, task.proves), task, task.weights, task.tolerance)
@@ -76,8 +76,8 @@ def verify(task: "Task") -> Iterator["Proof"]:
 
 
 def _prove(folder: Path, task: "Task", weights: Mapping[str, str], tolerance: float | None) -> "Proof":
-    from finetuned.train.proof import logits_of
-    from finetuned.train.save import stored_dtype
+    from finetuned.train.artifacts.proof import logits_of
+    from finetuned.train.artifacts.save import stored_dtype
 
     with _must_load(folder):
         tokenizer = _read_tokenizer(folder, task)
@@ -179,8 +179,8 @@ def _same_weights(folder: Path, model: Any, expected: Mapping[str, str]) -> int:
     import torch
     from safetensors.torch import load_file
 
-    from finetuned.train.proof import digests_of
-    from finetuned.train.save import adapter_weights, stored_dtype
+    from finetuned.train.artifacts.proof import digests_of
+    from finetuned.train.artifacts.save import adapter_weights, stored_dtype
 
     if folder.name == "adapter":
         stored = load_file(folder / "adapter_model.safetensors")
@@ -206,7 +206,7 @@ def _compared(folder: Path, logits: "Sequence[Tensor]", tensors: int, tolerance:
     """Raises StageFailed (no retry) for logits that are further from the trained model's than `tolerance`."""
     from safetensors import safe_open
 
-    from finetuned.train.proof import Proof
+    from finetuned.train.artifacts.proof import Proof
 
     difference = largest = divergence = 0.0
     tokens = 0

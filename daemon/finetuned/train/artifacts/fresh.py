@@ -10,8 +10,8 @@ from finetuned.core.problems import StageFailed
 from finetuned.host.jobdir import read_record, write_record
 from finetuned.host.program import run_program
 from finetuned.host.stage import StageRun
-from finetuned.train.model_card import hub_name
-from finetuned.train.proof import Proof, Task, Verdict
+from finetuned.train.artifacts.proof import Proof, Task, Verdict
+from finetuned.train.report.model_card import hub_name
 
 _SECONDS = 4 * 3600.0
 """Loading a 70B base from a slow disk and merging into it takes most of an hour; a process that hangs, for ever."""
@@ -27,7 +27,7 @@ def prove(run: StageRun, task: Task) -> tuple[Proof, ...]:
     verdict_file = scratch / "verdict.json"
     verdict_file.unlink(missing_ok=True)
     write_record(scratch / "task.json", task)
-    command = [sys.executable, "-m", "finetuned.train.verify", str(scratch / "task.json"), str(os.getpid())]
+    command = [sys.executable, "-m", "finetuned.train.artifacts.verify", str(scratch / "task.json"), str(os.getpid())]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(_hub_of(task.plan.model, scratch / "hub"))}
     ended = run_program(command, seconds=_SECONDS, stop=run.stop, environment=environment)
     verdict = read_record(verdict_file, Verdict)

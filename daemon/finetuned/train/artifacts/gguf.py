@@ -19,7 +19,7 @@ from finetuned.host.settings import InvalidSettings, config_directory, read_sett
 from finetuned.host.stage import StageRun
 
 if TYPE_CHECKING:
-    from finetuned.train.proof import Task
+    from finetuned.train.artifacts.proof import Task
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def _whole_model(run: StageRun, plan: RunPlan, task: "Task", artifacts: Path, sc
         return artifacts / "model"
     if plan.exports.merge:
         return artifacts / "merged"
-    from finetuned.train.fresh import prove
+    from finetuned.train.artifacts.fresh import prove
 
     merged = scratch / "merged"
     prove(run, task.model_copy(update={"artifacts": str(artifacts), "proves": None, "merges_into": str(merged)}))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetuned.core.plan import RunPlan
-from finetuned.train.model_card import hub_name
-from finetuned.train.samples import pad_of, stops_of
+from finetuned.train.artifacts.samples import pad_of, stops_of
+from finetuned.train.report.model_card import hub_name
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ def save_model(plan: RunPlan, model: Any, tokenizer: Any, folder: Path, dtype: "
     Where embedding and head differ, both are written and the configuration says that they are not tied. Returns the
     digest of each parameter (proof.py). Raises StageFailed (no retry) for a weight that is not finite.
     """
-    from finetuned.train.proof import digests_of, require_finite
+    from finetuned.train.artifacts.proof import digests_of, require_finite
 
     is_tied = _is_tied(plan, model)
     model.config.tie_word_embeddings = is_tied
