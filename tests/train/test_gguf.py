@@ -111,6 +111,7 @@ def test_a_converter_that_goes_wrong_costs_the_gguf_file_alone(
     assert_all_else_is_there(trained, "model")
 
 
+@pytest.mark.slow
 def test_a_converter_that_hangs_is_given_up_after_its_time(
     tmp_path: Path, base: Path, settings: Callable[..., None]
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_converter_that_hangs_is_given_up_after_its_time(
     assert_all_else_is_there(trained, "model")
 
 
+@pytest.mark.slow
 def test_a_converter_that_is_gone_by_then_costs_the_gguf_file_alone(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_converter_that_is_gone_by_then_costs_the_gguf_file_alone(
     assert_all_else_is_there(trained, "model")
 
 
+@pytest.mark.slow
 def test_a_merge_for_it_that_cannot_be_proven_costs_the_gguf_file_alone(
     tmp_path: Path, base: Path, settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_merge_for_it_that_cannot_be_proven_costs_the_gguf_file_alone(
     assert_all_else_is_there(trained, "adapter")
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_gguf_file_alone(
     tmp_path: Path, base: Path, settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +165,7 @@ def test_a_full_disk_costs_the_gguf_file_alone(
     assert_all_else_is_there(trained, "model")
 
 
+@pytest.mark.slow
 def test_a_stop_during_the_conversion_stops_and_leaves_the_artifacts_proven(
     tmp_path: Path, base: Path, settings: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

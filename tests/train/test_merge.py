@@ -70,7 +70,7 @@ def assert_answers_as_trained(trained: Trained, folder: str = "merged") -> None:
     "tuning",
     [
         lora(),
-        lora(use_dora=True),
+        pytest.param(lora(use_dora=True), marks=pytest.mark.slow),
         pytest.param(lora(use_rslora=True), marks=pytest.mark.slow),
         pytest.param(lora(init_lora_weights="orthogonal"), marks=pytest.mark.slow),
     ],
@@ -83,6 +83,7 @@ def test_the_merged_model_answers_as_the_adapter(tmp_path: Path, base: Path, tun
     assert "logits of" in (trained.artifacts / "merged" / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [("lm_head",), ("embed_tokens",), ("embed_tokens", "lm_head")], ids=",".join)
 def test_tied_embeddings_that_were_trained_apart_are_both_saved_and_said_to_be_untied(
     tmp_path: Path, tied: Path, whole: tuple[str, ...]
@@ -94,6 +95,7 @@ def test_tied_embeddings_that_were_trained_apart_are_both_saved_and_said_to_be_u
     assert_answers_as_trained(trained)
 
 
+@pytest.mark.slow
 def test_an_adapter_on_a_tied_head_changes_the_head_alone(tmp_path: Path, tied: Path) -> None:
     trained = merged(tmp_path, tied, lora(target_modules=("q_proj", "lm_head")))
     assert config_of(trained)["tie_word_embeddings"] is False
@@ -102,6 +104,7 @@ def test_an_adapter_on_a_tied_head_changes_the_head_alone(tmp_path: Path, tied: 
     assert_answers_as_trained(trained)
 
 
+@pytest.mark.slow
 def test_tied_embeddings_that_stayed_equal_stay_tied(tmp_path: Path, tied: Path) -> None:
     trained = merged(tmp_path, tied)
     assert config_of(trained)["tie_word_embeddings"] is True
@@ -109,6 +112,7 @@ def test_tied_embeddings_that_stayed_equal_stay_tied(tmp_path: Path, tied: Path)
     assert_answers_as_trained(trained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "smollm"], ids=["untied", "tied"])
 def test_new_tokens_are_in_the_merged_model_and_the_adapter_loads_on_a_base_without_them(
     tmp_path: Path, base: Path, tied: Path, family: str
@@ -123,6 +127,7 @@ def test_new_tokens_are_in_the_merged_model_and_the_adapter_loads_on_a_base_with
     assert "The tokenizer has 3 new tokens" in (trained.artifacts / "adapter" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_16_bit_base_stays_a_16_bit_model(tmp_path: Path, bf16_base: Path) -> None:
     trained = merged(tmp_path, bf16_base)
     assert {weight.dtype for weight in weights_of(trained).values()} == {torch.bfloat16}
