@@ -163,6 +163,7 @@ def test_a_template_or_pattern_that_cannot_be_one_is_refused(fields):
         ("finetuning_type: freeze\nunfrozen_parameters: ['(']", "unfrozen_parameters", "no regular expression"),
         ("finetuning_type: full\ninit_adapter: /a", "init_adapter", "has no adapter"),
         ("finetuning_type: qlora\nload_in_4bit: false", "load_in_4bit", "holds the base in 4 or 8 bits"),
+        ("load_in_8bit: true\nuse_dora: true", "use_dora", "in 8 bits"),
         ("lora_r: 7\ninit_lora_weights: orthogonal", "init_lora_weights", "even lora_r"),
         ("added_tokens: [<a>]\nadded_special_tokens: [<a>]", "added_special_tokens", "which added_tokens has, too"),
         ("lora_r: 8\nroles_to_train: [asistant]", "roles_to_train", "asistant"),

@@ -268,3 +268,13 @@ def test_what_asks_for_nothing_more_is_read_with_a_notice(written):
 
 def test_an_adapter_without_a_value_is_refused_because_tools_disagree_on_it():
     assert only_problem("adapter:").hint == "write finetuning_type: lora, qlora, full or freeze"
+
+
+@pytest.mark.parametrize("field", ["lora_target_modules", "modules_to_save", "added_tokens", "roles_to_train"])
+def test_an_empty_name_in_a_list_is_refused(field):
+    assert only_problem(f'{field}: [""]').place == f"line 3   {field}"
+
+
+@pytest.mark.parametrize("field", ["lora_r: 1e20", "lora_alpha: 1e20"])
+def test_numbers_that_no_adapter_has_are_refused(field):
+    assert "at most" in only_problem(field).what

@@ -1,6 +1,8 @@
 """One program run to its end: what is told of it, and that nothing of it stays."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -74,3 +76,18 @@ def test_it_gets_no_input() -> None:
 def test_a_program_that_is_not_there_is_an_error_of_the_system() -> None:
     with pytest.raises(FileNotFoundError):
         run_program([f"/nowhere/{os.getpid()}"], seconds=1, stop=StopFlag())
+
+
+def test_a_program_that_never_ends_a_line_does_not_fill_our_memory() -> None:
+    # In a process of its own: a peak cannot be taken back.
+    script = (
+        "import resource, sys\n"
+        "from finetuned.host.program import run_program\n"
+        "from finetuned.host.stage import StopFlag\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "ended = run_program(['head', '-c', '300000000', '/dev/zero'], seconds=60, stop=StopFlag())\n"
+        "assert ended.succeeded\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, file=sys.stderr)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
+    assert int(ran.stderr) < 50_000

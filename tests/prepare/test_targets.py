@@ -84,3 +84,10 @@ def test_merging_into_a_base_that_is_stored_quantized_is_refused_before_training
     quantized = AutoConfig.for_model("llama", quantization_config={"quant_method": "bitsandbytes"})
     with pytest.raises(StageFailed, match="is stored quantized; merging into rounded weights would lose the tuning"):
         require_targets(spec(f"export: {export}"), quantized)
+
+
+def test_a_name_that_would_take_others_along_is_refused_with_the_whole_name(config):
+    (problem,) = problems("modules_to_save: [norm]", config)
+    assert "input_layernorm" in problem.what
+    assert problem.hint == "write the whole name, such as model.norm"
+    assert require_targets(spec("modules_to_save: [model.norm]"), config) == 0

@@ -111,8 +111,10 @@ class JobSpec(_Asked):
         description="For freeze: regular expressions; a weight is trained if one is found in its name, such as "
         "`layers\\.(30|31)\\.` or `norm`.",
     )
-    lora_r: Count = Field(16, description="Rank of the adapter.")
-    lora_alpha: Count = Field(32, description="The adapter's output is scaled by lora_alpha / lora_r.")
+    lora_r: Annotated[int, Field(ge=1, le=16384)] = Field(16, description="Rank of the adapter.")
+    lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        32, description="The adapter's output is scaled by lora_alpha / lora_r."
+    )
     lora_dropout: Fraction = Field(0.0, description="Dropout before the adapter.")
     lora_target_modules: str | tuple[str, ...] = Field(
         "all-linear",

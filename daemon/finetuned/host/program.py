@@ -17,6 +17,7 @@ from finetuned.host.stage import StopFlag
 _LAST_LINES = 20
 _POLL_SECONDS = 0.1
 _KILL_SECONDS = 10.0
+_PIECE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def _leave_nothing_of(process: subprocess.Popen[bytes]) -> None:
 
 def _listen(output: IO[bytes], lines: deque[str]) -> None:
     with output:
-        for line in output:
+        # In pieces: a program that never ends a line must not fill our memory.
+        for line in iter(lambda: output.readline(_PIECE_BYTES), b""):
             with contextlib.suppress(OSError):
                 os.write(sys.stdout.fileno(), line)
             if text := line.decode(errors="replace").strip():

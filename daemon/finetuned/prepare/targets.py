@@ -65,8 +65,13 @@ def _adapter_problems(spec: JobSpec, skeleton: Any) -> Iterator[Problem]:
         what = f"{targets!r} matches no module's whole name"
         yield _lacks("lora_target_modules", what, targets, [name for name in modules if name.endswith(kinds[0])][:2])
     for saved in spec.modules_to_save:
-        if not any(_is_suffix(saved, name) for name in modules):
+        meant = [name for name in modules if _is_suffix(saved, name)]
+        if not meant:
             yield _lacks("modules_to_save", f"{saved!r} is no module of the model", saved, _last_parts(modules))
+        # PEFT's rule here is another one: any name that ends so.
+        elif others := _last_parts(name for name in modules if name.endswith(saved) and name not in meant):
+            what = f"{saved!r} would also take {', '.join(others)}, whose names end the same"
+            yield Problem(place="modules_to_save", what=what, hint=f"write the whole name, such as {meant[0]}")
 
 
 def _unfrozen_problems(patterns: Sequence[str], skeleton: Any) -> Iterator[Problem]:
@@ -80,7 +85,7 @@ def _unfrozen_problems(patterns: Sequence[str], skeleton: Any) -> Iterator[Probl
 
 
 def _is_suffix(target: str, name: str) -> bool:
-    """PEFT's rule for a list of names."""
+    """PEFT's rule for the names in lora_target_modules."""
     return name == target or name.endswith(f".{target}")
 
 

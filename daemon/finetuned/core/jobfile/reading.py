@@ -238,7 +238,7 @@ class _RecordReader:
             return tuple(word.strip() for word in node.text.split(","))
         items = node.items if isinstance(node, text.List) else ()
         texts = [item.text for item in items if isinstance(item, Scalar) and not item.is_empty]
-        if not texts or len(texts) < len(items):
+        if "" in texts or not texts or len(texts) < len(items):
             self._refuse_value(entry, node, shape)
             return None
         return "all-linear" if texts == ["all-linear"] else tuple(texts)

@@ -72,6 +72,10 @@ def _check_adapter(asked: Asked, findings: Findings) -> None:
     target = find(asked, "lora_target_modules")
     if target and isinstance(target.value, str) and not _is_pattern(target.value):
         refuse(target, findings, "all-linear, a list of module names, or a regular expression", "")
+    dora, eight = find(asked, "use_dora"), find(asked, "load_in_8bit")
+    if dora and dora.value and eight and eight.value:
+        what = f"is true, and {eight.name} in line {eight.line} holds the base in 8 bits, from which PEFT loads no DoRA"
+        findings.refuse(dora.line, dora.name, what, "write load_in_4bit: true, or leave use_dora out")
     start, rank = find(asked, "init_lora_weights"), value_of(asked, "lora_r")
     if start and start.value == "orthogonal" and rank and rank % 2:
         findings.refuse(start.line, start.name, f"is orthogonal, which needs an even lora_r, and that is {rank}", "")
