@@ -63,6 +63,20 @@ def test_a_job_is_prepared_to_facts_preview_and_rows(a_job: Callable[..., JobDir
     assert "⟦gives 0<|im_end|>⟧" in job.preview.read_text()
 
 
+def test_modules_that_a_job_names_are_found_although_the_stage_is_free_of_torch(a_job: Callable[..., JobDir]) -> None:
+    job = a_job(tiny.chat_rows(8), "lora_target_modules: [q_proj, v_proj]\nmodules_to_save: [lm_head]\n")
+    assert start(job).wait() == 0
+    assert isinstance(read_events(job.events_file(Stage.PREPARE))[-1], Finished)
+
+
+def test_what_freeze_trains_is_counted_although_the_stage_is_free_of_torch(a_job: Callable[..., JobDir]) -> None:
+    job = a_job(tiny.chat_rows(8), "finetuning_type: freeze\nunfrozen_parameters: [norm]\n")
+    assert start(job).wait() == 0
+    facts = job.read_facts()
+    assert facts is not None
+    assert facts.unfrozen_parameters == 5 * 64
+
+
 def test_a_bad_spec_ends_for_good_with_its_problems(a_job: Callable[..., JobDir]) -> None:
     job = a_job([a_chat("a", "b")], "learning_rat: 1e-4\n")
     assert start(job).wait() == 0

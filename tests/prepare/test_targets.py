@@ -5,6 +5,7 @@ from transformers import AutoConfig
 
 from finetuned.core.problems import StageFailed
 from finetuned.core.spec import JobSpec, parse_spec
+from finetuned.prepare.skeleton import skeleton_of
 from finetuned.prepare.targets import require_targets
 
 
@@ -27,7 +28,7 @@ def spec(lines: str = "") -> JobSpec:
 
 def problems(lines, config):
     with pytest.raises(StageFailed) as refused:
-        require_targets(spec(lines), config)
+        require_targets(spec(lines), config, lambda: skeleton_of(config))
     return refused.value.problems
 
 
@@ -42,7 +43,7 @@ def problems(lines, config):
     ],
 )
 def test_modules_that_exist_are_taken(lines, config):
-    assert require_targets(spec(lines), config) == 0
+    assert require_targets(spec(lines), config, lambda: skeleton_of(config)) == 0
 
 
 def test_a_misspelt_module_is_told_with_the_nearest(config):
@@ -64,12 +65,17 @@ def test_a_module_to_save_that_is_not_there_is_told(config):
 
 def test_freeze_counts_what_its_patterns_train(config):
     # Two norms of 16 a layer, and one after the last.
-    assert require_targets(spec("finetuning_type: freeze\nunfrozen_parameters: [norm]"), config) == 5 * 16
+    assert (
+        require_targets(
+            spec("finetuning_type: freeze\nunfrozen_parameters: [norm]"), config, lambda: skeleton_of(config)
+        )
+        == 5 * 16
+    )
 
 
 def test_a_tied_head_is_found_by_its_name_and_counted_once(config):
     lines = "finetuning_type: freeze\nunfrozen_parameters: [lm_head, embed_tokens]"
-    assert require_targets(spec(lines), config) == 100 * 16
+    assert require_targets(spec(lines), config, lambda: skeleton_of(config)) == 100 * 16
 
 
 def test_a_pattern_of_freeze_that_finds_nothing_is_told_with_names(config):
@@ -83,11 +89,11 @@ def test_a_pattern_of_freeze_that_finds_nothing_is_told_with_names(config):
 def test_merging_into_a_base_that_is_stored_quantized_is_refused_before_training(export):
     quantized = AutoConfig.for_model("llama", quantization_config={"quant_method": "bitsandbytes"})
     with pytest.raises(StageFailed, match="is stored quantized; merging into rounded weights would lose the tuning"):
-        require_targets(spec(f"export: {export}"), quantized)
+        require_targets(spec(f"export: {export}"), quantized, lambda: skeleton_of(quantized))
 
 
 def test_a_name_that_would_take_others_along_is_refused_with_the_whole_name(config):
     (problem,) = problems("modules_to_save: [norm]", config)
     assert "input_layernorm" in problem.what
     assert problem.hint == "write the whole name, such as model.norm"
-    assert require_targets(spec("modules_to_save: [model.norm]"), config) == 0
+    assert require_targets(spec("modules_to_save: [model.norm]"), config, lambda: skeleton_of(config)) == 0

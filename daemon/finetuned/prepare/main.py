@@ -19,6 +19,7 @@ from finetuned.prepare.prepared.sets import data_notices, look_through_all
 from finetuned.prepare.preview import preview
 from finetuned.prepare.render.renderer import Renderer
 from finetuned.prepare.render.template import choose_template
+from finetuned.prepare.skeleton import look_at_skeleton
 from finetuned.prepare.targets import require_targets
 from finetuned.prepare.tokenizer import known_tokens, open_tokenizer
 
@@ -45,7 +46,7 @@ def prepare_spec(run: StageRun, spec: JobSpec, name: str = "job.yaml", notices: 
     model = obtain_model(spec, folder, store, run)
     config = read_config(model.path)
     facts_of_model = model_facts(spec.base_model, model.path, model.revision, config, model.files, model.weights)
-    unfrozen_parameters = require_targets(spec, config)
+    unfrozen_parameters = require_targets(spec, config, lambda: look_at_skeleton(model.path, run.stop))
     adapter, notices_of_adapter = obtain_adapter(spec, model, folder, store, run)
     max_seq_length = longest_row(spec, facts_of_model.max_position_embeddings)
 

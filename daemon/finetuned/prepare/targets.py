@@ -1,20 +1,22 @@
-"""Whether the parts of the model that a job file names exist, seen on its skeleton: the model without any weights."""
+"""Whether the parts of the model that a job file names exist."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from finetuned.core.problems import Problem, StageFailed
 from finetuned.core.spec import JobSpec
+from finetuned.prepare.skeleton import Skeleton, Weight
 
 _MOST_NAMES = 12
 
 
-def require_targets(spec: JobSpec, config: Any) -> int:
+def require_targets(spec: JobSpec, config: Any, look: Callable[[], Skeleton]) -> int:
     """Parameters that `freeze` trains, 0 for any other tuning.
 
-    `config`: the base model's, as transformers reads it. Raises StageFailed (no retry) naming what the model lacks.
+    `config`: the base model's, as transformers reads it; `look` is called where parts are named. Raises StageFailed (no
+    retry) naming what the model lacks.
     """
     if (spec.export.merge or spec.export.gguf != "none") and getattr(config, "quantization_config", None):
         raise StageFailed(
@@ -22,40 +24,28 @@ def require_targets(spec: JobSpec, config: Any) -> int:
             retry=False,
             hint="name the 16-bit model as base_model (finetuning_type: qlora quantizes it), or leave out export",
         )
-    names_modules = spec.lora_target_modules != "all-linear" or spec.modules_to_save
-    if not names_modules and spec.finetuning_type != "freeze":
-        return 0
-    skeleton = _skeleton(config)
-    problems = [*_adapter_problems(spec, skeleton)] if spec.finetuning_type in ("lora", "qlora") else []
     if spec.finetuning_type == "freeze":
-        problems += _unfrozen_problems(spec.unfrozen_parameters, skeleton)
-    if problems:
-        raise StageFailed(f"{spec.base_model} lacks what the job names", retry=False, problems=problems)
-    if spec.finetuning_type != "freeze":
-        return 0
-    # Tied weights go by each of their names, and count once.
-    unfrozen = {
-        id(weight): weight.numel()
-        for name, weight in skeleton.named_parameters(remove_duplicate=False)
-        if any(re.search(pattern, name) for pattern in spec.unfrozen_parameters)
-    }
-    return sum(unfrozen.values())
+        weights = look().weights
+        _refuse(spec, _unfrozen_problems(spec.unfrozen_parameters, weights))
+        # Tied weights go by each of their names, and count once.
+        return sum({each.same_as: each.parameters for each in weights if _is_unfrozen(spec, each)}.values())
+    if spec.finetuning_type != "full" and (spec.lora_target_modules != "all-linear" or spec.modules_to_save):
+        _refuse(spec, _adapter_problems(spec, look()))
+    return 0
 
 
-def _skeleton(config: Any) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+def _refuse(spec: JobSpec, problems: Iterable[Problem]) -> None:
+    if found := list(problems):
+        raise StageFailed(f"{spec.base_model} lacks what the job names", retry=False, problems=found)
 
 
-def _adapter_problems(spec: JobSpec, skeleton: Any) -> Iterator[Problem]:
-    from torch import nn
+def _is_unfrozen(spec: JobSpec, weight: Weight) -> bool:
+    return any(re.search(pattern, weight.name) for pattern in spec.unfrozen_parameters)
 
-    modules = dict(skeleton.named_modules())
-    # What PEFT can put an adapter on in every model; others (Conv1D, experts) are left to PEFT itself to refuse.
-    kinds = _last_parts(name for name, module in modules.items() if isinstance(module, nn.Linear | nn.Embedding))
+
+def _adapter_problems(spec: JobSpec, skeleton: Skeleton) -> Iterator[Problem]:
+    # Others than layers (Conv1D, experts) are left to PEFT itself to refuse.
+    modules, kinds = skeleton.modules, _last_parts(skeleton.layers)
     targets = spec.lora_target_modules
     if isinstance(targets, tuple):
         for target in targets:
@@ -74,14 +64,12 @@ def _adapter_problems(spec: JobSpec, skeleton: Any) -> Iterator[Problem]:
             yield Problem(place="modules_to_save", what=what, hint=f"write the whole name, such as {meant[0]}")
 
 
-def _unfrozen_problems(patterns: Sequence[str], skeleton: Any) -> Iterator[Problem]:
-    names = [name for name, _ in skeleton.named_parameters(remove_duplicate=False)]
+def _unfrozen_problems(patterns: Sequence[str], weights: Sequence[Weight]) -> Iterator[Problem]:
     for pattern in patterns:
-        if not any(re.search(pattern, name) for name in names):
-            what = f"{pattern!r} is found in the name of none of {len(names)} weights"
-            yield Problem(
-                place="unfrozen_parameters", what=what, hint=f"they are named like {names[0]} and {names[-1]}"
-            )
+        if not any(re.search(pattern, weight.name) for weight in weights):
+            what = f"{pattern!r} is found in the name of none of {len(weights)} weights"
+            hint = f"they are named like {weights[0].name} and {weights[-1].name}"
+            yield Problem(place="unfrozen_parameters", what=what, hint=hint)
 
 
 def _is_suffix(target: str, name: str) -> bool:
@@ -89,7 +77,7 @@ def _is_suffix(target: str, name: str) -> bool:
     return name == target or name.endswith(f".{target}")
 
 
-def _last_parts(names: Any) -> list[str]:
+def _last_parts(names: Iterable[str]) -> list[str]:
     return sorted({name.rsplit(".", 1)[-1] for name in names if name and not name.rsplit(".", 1)[-1].isdigit()})
 
 
