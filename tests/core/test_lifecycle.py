@@ -3,6 +3,7 @@
 import pytest
 
 from facts import (
+    NOON,
     a_queued_job,
     a_result,
     a_stage,
@@ -14,6 +15,7 @@ from facts import (
     finished,
     stopped,
 )
+from finetuned.core.events import FailedForGood
 from finetuned.core.job import Outcome, Phase, Stage, Wish
 from finetuned.core.lifecycle import (
     Alive,
@@ -222,3 +224,12 @@ def test_a_filed_job_is_left_alone():
 
 def test_devices_of_active_jobs_are_taken():
     assert taken_devices([an_active_job(), an_active_job(a_stage())]) == frozenset({"cpu:0"})
+
+
+def test_the_one_problem_of_a_stage_is_the_reason():
+    problem = Problem(place="max_seq_length", what="4,096 is more than the 512 positions of tiny")
+    for error, reason in (("this job: 1 problem", ""), ("the data cannot be used", "the data cannot be used: ")):
+        ending = FailedForGood(time=NOON, error=f"{error}\nmore", problems=(problem,))
+        facts = a_queued_job(is_prepared=False, prepare=a_stage((an_attempt(ending=ending), an_exit(returncode=0))))
+        concluded = decide(facts, LIMITS)
+        assert concluded.reason == f"prepare: {reason}max_seq_length: 4,096 is more than the 512 positions of tiny"

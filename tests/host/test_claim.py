@@ -106,6 +106,13 @@ def test_a_claim_says_what_was_dropped_and_by_whom(inbox: Inbox):
     assert (found.job, found.name, found.uid, found.refusal) == (job.job, "Über 😀.json", os.getuid(), None)
 
 
+def test_a_job_is_called_as_its_file_asks(inbox: Inbox):
+    inbox.drop("tone.yaml", SOUND + "suffix: Support Tone\n")
+    inbox.drop_folder("mine", SOUND + "suffix: other\n")
+    names = {job.job.split("-", 2)[2].rsplit("-", 1)[0] for job in inbox.scan_all()}
+    assert names == {"support-tone", "other"}
+
+
 def test_a_growing_file_is_claimed_once_and_whole(inbox: Inbox):
     path = inbox.drop("tone.yaml", "")
     claimed = []

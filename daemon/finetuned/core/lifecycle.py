@@ -244,7 +244,12 @@ def _next_attempt(stage: Stage, stage_facts: StageFacts, limits: Limits, start: 
 
 
 def _failed_for_good(stage: Stage, ending: FailedForGood) -> Conclude:
-    return Conclude(Outcome.FAILED, f"{stage}: {ending.error.splitlines()[0]}", ending.problems, ending.hint)
+    headline = ending.error.splitlines()[0]
+    if len(ending.problems) == 1:
+        problem = ending.problems[0]
+        source = "" if headline.endswith(": 1 problem") else f"{headline}: "
+        headline = f"{source}{problem.place}: {problem.what}"
+    return Conclude(Outcome.FAILED, f"{stage}: {headline}", ending.problems, ending.hint)
 
 
 def _decide_active(facts: JobFacts) -> Action:

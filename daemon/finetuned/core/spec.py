@@ -239,7 +239,7 @@ class JobSpec(_Asked):
     priority: Annotated[int, Field(ge=-100, le=100)] = Field(
         0, description="Higher starts earlier; among equals the older job."
     )
-    suffix: str | None = Field(None, description="Part of the job's name; auto: the file's name.")
+    suffix: str | None = Field(None, description="Part of the job's id; auto: the file's name.")
     metadata: dict[str, str] = Field(default_factory=dict, description="Yours; copied into the model card.")
 
 

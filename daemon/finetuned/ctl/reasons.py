@@ -4,7 +4,7 @@ import os
 from datetime import UTC, datetime
 
 from finetuned.core.job import Launch, Stage
-from finetuned.core.lifecycle import Action, Alive, JobFacts, LaunchFacts, SpecState, StageFacts, decide
+from finetuned.core.lifecycle import Action, Alive, JobFacts, LaunchFacts, SpecState, StageFacts, Wait, decide
 from finetuned.core.retry import Limits
 from finetuned.ctl.access import find_obstacle, owner_of
 from finetuned.ctl.sight import Sight
@@ -17,7 +17,9 @@ _START_SECONDS = 15.0
 
 
 def what_is_next(sight: Sight) -> Action:
-    """For a queued job that is planned or not yet prepared. What it names on this machine is not looked at."""
+    """For a queued job. What it names on this machine is not looked at, nor is the plan made that the daemon makes."""
+    if sight.facts is not None and sight.plan is None:
+        return Wait("prepared; waits to be planned")
     facts = JobFacts(
         job=sight.job.job,
         phase=sight.job.phase,

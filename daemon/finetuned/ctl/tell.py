@@ -68,8 +68,6 @@ def _waiting(sight: Sight, position: int | None, daemon_running: bool | None) ->
     last = _last_ending(sight)
     if not sight.has_spec and not sight.is_refused:
         return "waiting", (why_unread(sight.job) or "waits to be read") + idle
-    if sight.facts is not None and sight.plan is None:
-        return "waiting", "prepared; waits to be planned" + idle
     match what_is_next(sight):
         case Wait(why=why, seconds=seconds):
             return "waiting", why + (f" in about {in_words(seconds)}" if seconds is not None else "") + idle

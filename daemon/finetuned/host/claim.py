@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from finetuned.core.job import Claim, Phase
-from finetuned.core.problems import Problem
 from finetuned.host.drops import READY, Look, Verdict, find_job_file, for_people, is_temporary, judge, look_at
 from finetuned.host.files import Untrustworthy, read_stranger, rename_durably, sync_directory, write_whole
 from finetuned.host.jobdir import JobDir, write_record
@@ -106,7 +105,7 @@ class Arrivals:
         if seen is None or not self._is_ripe(path, seen):
             return None
         verdict = seen.verdict or judge(path)
-        job = self._claim(path, seen.look, verdict.refusal)
+        job = self._claim(path, seen.look, verdict)
         del self._seen[name]
         return job
 
@@ -132,14 +131,15 @@ class Arrivals:
         seen.not_before = began + _WALK_SHARE * (self._clock() - began) if look.is_folder else 0.0
         return seen
 
-    def _claim(self, path: Path, look: Look, refusal: Problem | None) -> JobDir:
+    def _claim(self, path: Path, look: Look, verdict: Verdict) -> JobDir:
         now = self._now()
         name = for_people(path.name)
-        job = JobDir(self._spool.path / Phase.QUEUED / self._spool.new_id(_stem(name, look), now))
+        job = JobDir(self._spool.path / Phase.QUEUED / self._spool.new_id(verdict.suffix or _stem(name, look), now))
         try:
             job.path.mkdir()
             os.chmod(job.path, 0o2750)
-            write_record(job.claim_file, Claim(job=job.job, name=name, uid=look.uid, claimed=now, refusal=refusal))
+            claim = Claim(job=job.job, name=name, uid=look.uid, claimed=now, refusal=verdict.refusal)
+            write_record(job.claim_file, claim)
             sync_directory(job.path.parent)
             _take(path, job)
         except OSError:

@@ -71,6 +71,8 @@ class Verdict:
     """Why this can never be a job; None for what is claimed as one, whatever its spec says."""
     seems_unfinished: bool = False
     """More of it may be on its way, unless it is known to be complete."""
+    suffix: str | None = None
+    """The name that its job file asks for."""
 
 
 def judge(path: Path) -> Verdict:
@@ -123,7 +125,6 @@ def _judge_file(path: Path, name: str) -> Verdict:
         what = f"is not a text file (byte {content.index(0):,} is zero)"
         return Verdict(Problem(place=name, what=what, hint="drop a YAML or JSON file"), seems_unfinished=True)
     try:
-        parse_spec(text, name)
+        return Verdict(suffix=parse_spec(text, name).spec.suffix)
     except InvalidSpec:
         return Verdict(seems_unfinished=True)
-    return Verdict()
