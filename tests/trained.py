@@ -1,5 +1,6 @@
 """Tuned tiny models that are about to be exported, each in a spool of its own; and a proof without a new process."""
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 import tiny
 from exports import LORA, a_plan, a_stage_run, a_whole_run
@@ -76,6 +78,13 @@ def a_lora_run(spool: Path, base: Path, **changes: Any) -> Trained:
 
 def a_full_run(spool: Path, base: Path, **changes: Any) -> Trained:
     return a_tuned_run(spool, base, FullTuning(), **changes)
+
+
+def stored_as(dtype: str, base: Path, folder: Path) -> Path:
+    """A copy of the model in `base` whose weights are stored in `dtype`."""
+    shutil.copytree(base, folder)
+    transformers.AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype)).save_pretrained(folder)
+    return folder
 
 
 @torch.no_grad()

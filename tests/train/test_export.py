@@ -19,7 +19,7 @@ from finetuned.train.artifacts import samples
 from finetuned.train.artifacts.export import release
 from finetuned.train.artifacts.probes import Probe
 from finetuned.train.artifacts.samples import AnswerEnd, answers_after
-from trained import STOPS, Trained, a_full_run, a_lora_run, a_tuned_run, logits, proofs_in_this_process
+from trained import STOPS, Trained, a_full_run, a_lora_run, a_tuned_run, logits, proofs_in_this_process, stored_as
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,10 +35,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bf16_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tiny.build_model(tmp_path_factory.mktemp("models") / "tiny-bf16")
-    transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
-    return folder
+def bf16_base(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
+    return stored_as("bfloat16", base, tmp_path_factory.mktemp("models") / "tiny-bf16")
 
 
 @pytest.fixture(scope="module")
@@ -261,12 +259,23 @@ def test_every_family_exports(tmp_path: Path, family: str, a_run: Any) -> None:
     assert trained.exported().largest_logit_difference < 1e-3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_partly_trained_model_is_exported_whole(tmp_path: Path, bf16_base: Path, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("stored", "precision"),
+    [
+        ("float16", "bf16"),
+        pytest.param("float32", "bf16", marks=pytest.mark.slow),
+        pytest.param("bfloat16", "bf16", marks=pytest.mark.slow),
+        pytest.param("bfloat16", "fp32", marks=pytest.mark.slow),
+    ],
+)
+def test_a_partly_trained_model_is_exported_whole_and_what_stayed_frozen_is_the_base_s_own(
+    tmp_path: Path, base: Path, stored: str, precision: str
+) -> None:
+    stored_base = stored_as(stored, base, tmp_path / "base")
     tuning = FreezeTuning(unfrozen_parameters=(r"layers\.1\.", "lm_head"))
-    trained = a_tuned_run(tmp_path, bf16_base, tuning, precision=precision).export()
-    before, after = (load_file(folder / "model.safetensors") for folder in (bf16_base, trained.artifacts / "model"))
+    trained = a_tuned_run(tmp_path / "spool", stored_base, tuning, precision=precision).export()
+    before, after = (load_file(folder / "model.safetensors") for folder in (stored_base, trained.artifacts / "model"))
+    assert {weight.dtype for weight in after.values()} == {getattr(torch, stored)}
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {name for name in before if "layers.1." in name or "lm_head" in name}
     page = (trained.artifacts / "report.html").read_text()

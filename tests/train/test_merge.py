@@ -18,7 +18,7 @@ from finetuned.core.plan import LoraTuning, Quantization
 from finetuned.core.problems import StageFailed
 from finetuned.host.journal import read_events
 from finetuned.train.artifacts import merge
-from trained import Trained, a_tuned_run, logits, proofs_in_this_process
+from trained import Trained, a_tuned_run, logits, proofs_in_this_process, stored_as
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,10 +38,8 @@ def tied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bf16_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tiny.build_model(tmp_path_factory.mktemp("models") / "tiny-bf16")
-    transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
-    return folder
+def bf16_base(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
+    return stored_as("bfloat16", base, tmp_path_factory.mktemp("models") / "tiny-bf16")
 
 
 def lora(**changes: Any) -> LoraTuning:
@@ -135,6 +133,26 @@ def test_a_16_bit_base_stays_a_16_bit_model(tmp_path: Path, bf16_base: Path) -> 
     drift = trained.exported().merge_drift
     assert drift is not None
     assert 1e-4 < drift < 0.1
+
+
+@pytest.mark.parametrize(
+    ("stored", "precision"),
+    [
+        ("float16", "bf16"),
+        pytest.param("float32", "bf16", marks=pytest.mark.slow),
+        pytest.param("bfloat16", "bf16", marks=pytest.mark.slow),
+        pytest.param("float16", "fp32", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("kind", [None, pytest.param("nf4", marks=pytest.mark.slow)], ids=["lora", "qlora"])
+def test_a_merged_model_is_stored_as_its_base_and_proven_whatever_the_run_computed_in(
+    tmp_path: Path, base: Path, stored: str, precision: str, kind: Any
+) -> None:
+    folder = stored_as(stored, base, tmp_path / "base")
+    tuning = lora(quantization=kind and Quantization(kind=kind, double_quant=True))
+    trained = merged(tmp_path / "spool", folder, tuning, precision=precision)
+    assert {weight.dtype for weight in weights_of(trained).values()} == {getattr(torch, stored)}
+    assert trained.exported().merge_drift is not None
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetuned.core.plan import RunPlan
+from finetuned.core.plan import FreezeTuning, RunPlan
 from finetuned.train.artifacts.samples import pad_of, stops_of
 from finetuned.train.report.model_card import hub_name
 
@@ -48,6 +48,7 @@ def save_model(plan: RunPlan, model: Any, tokenizer: Any, folder: Path, dtype: "
     is_tied = _is_tied(plan, model)
     model.config.tie_word_embeddings = is_tied
     weights = _in_dtype(model, dtype, is_tied)
+    weights |= {name: weight for name, weight in _never_touched(plan, model, dtype).items() if name in weights}
     require_finite(weights)
     model.generation_config = generation_settings(plan, model, tokenizer)
     model.save_pretrained(folder, state_dict=weights, max_shard_size=_SHARD_SIZE)
@@ -131,6 +132,19 @@ def _in_dtype(model: Any, dtype: "torch.dtype", is_tied: bool) -> "dict[str, Ten
             casts[key] = weight.detach().to("cpu", dtype if weight.is_floating_point() else weight.dtype)
         found[name] = casts[key]
     return found
+
+
+def _never_touched(plan: RunPlan, model: Any, dtype: "torch.dtype") -> "dict[str, Tensor]":
+    """Weights that stayed frozen and that a run in bf16 holds rounded, as the base's own files have them."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    is_rounded = plan.precision == "bf16" and dtype != torch.bfloat16
+    if not (isinstance(plan.tuning, FreezeTuning) and is_rounded):
+        return {}
+    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+    base = AutoModelForCausalLM.from_pretrained(plan.model.path, dtype=dtype, local_files_only=True)
+    return {name: weight for name, weight in base.state_dict().items() if name in frozen}
 
 
 def _configuration(plan: RunPlan, model: Any, tokenizer: Any, dtype: "torch.dtype", is_tied: bool) -> Any:

@@ -6,10 +6,10 @@ in the task's scratch folder; its exit status says nothing.
 
 import ctypes
 import gc
-import math
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 from finetuned.core.problems import StageFailed
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from finetuned.train.artifacts.proof import Proof, Task
 
 _PR_SET_PDEATHSIG = 1
 _ANSWER_TOKENS = 48
 _ANSWER_SECONDS = 10.0
+_RAISED_HINT = "train.log has the whole traceback: a library does not load this kind of model as it was trained"
 
 
 def main() -> None:
@@ -52,6 +51,14 @@ def main() -> None:
         found = Verdict(
             trouble=f"too little memory to load what was exported: {(str(error) or 'none').splitlines()[0]}"
         )
+    except Exception as error:
+        traceback.print_exc()  # To the stage's log.
+        raised = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+        # A device or a disk may do better the next time; what our own or a library's code cannot do, it never will.
+        if isinstance(error, (OSError, RuntimeError)) and not isinstance(error, NotImplementedError):
+            found = Verdict(trouble=raised)
+        else:
+            found = Verdict(failure=f"what was exported could not be proven: {raised}", hint=_RAISED_HINT)
     write_record(verdict, found)
 
 
@@ -76,16 +83,16 @@ def verify(task: "Task") -> Iterator["Proof"]:
 
 
 def _prove(folder: Path, task: "Task", weights: Mapping[str, str], tolerance: float | None) -> "Proof":
+    from finetuned.train.artifacts.compare import compared
     from finetuned.train.artifacts.proof import logits_of
     from finetuned.train.artifacts.save import stored_dtype
 
     with _must_load(folder):
         tokenizer = _read_tokenizer(folder, task)
         settings = _read_settings(folder, task)
-        model = _load_adapter(folder, task) if folder.name == "adapter" else _load_model(folder, task)
+    model = _proven_adapter(folder, task, weights) if folder.name == "adapter" else _proven_model(folder, task, weights)
     model.eval()
-    tensors = _same_weights(folder, model, weights)
-    proof = _compared(folder, logits_of(model, task.rows), tensors, tolerance, task)
+    proof = compared(folder, logits_of(model, task.rows), len(weights), tolerance, Path(task.scratch))
     answer, is_over = _answer(model, task, settings, tokenizer)
     return proof.model_copy(
         update={
@@ -149,107 +156,53 @@ def _read_settings(folder: Path, task: "Task") -> Any:
     return settings
 
 
-def _load_adapter(folder: Path, task: "Task") -> Any:
-    """The base that adapter_config.json names, and the adapter on it."""
+def _proven_adapter(folder: Path, task: "Task", weights: Mapping[str, str]) -> Any:
+    """The base that adapter_config.json names, and the adapter on it: the trained one, bit for bit."""
     import torch
     from peft import AutoPeftModelForCausalLM
 
+    from finetuned.train.artifacts.compare import require_same_adapter
     from finetuned.train.model.quantize import quantized_loading
 
     device = torch.device(task.plan.device)
     loading = quantized_loading(task.plan, device) or {"device_map": {"": str(device)}}
-    return AutoPeftModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, task.compute_dtype), **loading)
-
-
-def _load_model(folder: Path, task: "Task") -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    dtype = getattr(torch, task.compute_dtype)
-    model, info = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, device_map={"": task.plan.device}, output_loading_info=True
-    )
-    if missing := sorted(info["missing_keys"]):
-        raise StageFailed(f"{folder.name}/ lacks {len(missing)} weights, among them {missing[0]}", retry=False)
+    with _must_load(folder):
+        model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, task.compute_dtype), **loading)
+        require_same_adapter(folder, model, weights)
     return model
 
 
-def _same_weights(folder: Path, model: Any, expected: Mapping[str, str]) -> int:
-    """The number of weights, all of them the trained ones bit for bit. Raises StageFailed (no retry)."""
+def _proven_model(folder: Path, task: "Task", weights: Mapping[str, str]) -> Any:
+    """The model to compute with, after its weights were found to be the trained ones, bit for bit.
+
+    What another type than the stored one makes of them tells nothing of that: they are loaded as stored, to be compared
+    in main memory, and then once more.
+    """
+    from finetuned.train.artifacts.compare import require_same_weights
+    from finetuned.train.artifacts.save import stored_dtype
+
+    stored, device = stored_dtype(folder), task.plan.device
+    is_computed_in = stored == task.compute_dtype
+    model = _load_model(folder, stored, device if is_computed_in else "cpu")
+    require_same_weights(folder, model, stored, weights)
+    if is_computed_in:
+        return model
+    del model
+    gc.collect()
+    return _load_model(folder, task.compute_dtype, device)
+
+
+def _load_model(folder: Path, dtype: str, device: str) -> Any:
     import torch
-    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
 
-    from finetuned.train.artifacts.proof import digests_of
-    from finetuned.train.artifacts.save import adapter_weights, stored_dtype
-
-    if folder.name == "adapter":
-        stored = load_file(folder / "adapter_model.safetensors")
-        found = {name: digest for each in stored.items() for name, digest in digests_of([each], each[1].dtype).items()}
-        loaded = adapter_weights(model)
-        for name, weight in stored.items():
-            if name not in loaded or not torch.equal(loaded[name].cpu(), weight.to(loaded[name].dtype)):
-                found[name] = "lost while it was loaded"
-    else:
-        found = digests_of(model.named_parameters(), getattr(torch, stored_dtype(folder)))
-    differing = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
-    if differing:
-        raise StageFailed(
-            f"{len(differing)} of {len(expected)} weights in {folder.name}/ are not the trained ones, "
-            f"the first of them {differing[0]}",
-            retry=False,
-            hint="the disk or the file system changed what was written, or a library saves this model wrongly",
+    with _must_load(folder):
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), device_map={"": device}, output_loading_info=True
         )
-    return len(found)
-
-
-def _compared(folder: Path, logits: "Sequence[Tensor]", tensors: int, tolerance: float | None, task: "Task") -> "Proof":
-    """Raises StageFailed (no retry) for logits that are further from the trained model's than `tolerance`."""
-    from safetensors import safe_open
-
-    from finetuned.train.artifacts.proof import Proof
-
-    difference = largest = divergence = 0.0
-    tokens = 0
-    with safe_open(Path(task.scratch, "logits.safetensors"), "pt") as expected:
-        for row, found_TV in enumerate(logits):
-            expected_TV = expected.get_tensor(str(row))
-            difference = _larger(difference, (found_TV - expected_TV).abs().max().item())
-            largest = _larger(largest, expected_TV.abs().max().item())
-            divergence += _divergence(expected_TV, found_TV)
-            tokens += len(found_TV)
-    proof = Proof(
-        folder=folder.name,
-        tensors=tensors,
-        largest_logit_difference=difference,
-        largest_logit=largest,
-        tolerance=tolerance,
-        mean_kl=divergence / tokens if tokens else 0.0,
-        tokens=tokens,
-    )
-    is_finite = math.isfinite(proof.largest_logit) and math.isfinite(proof.largest_logit_difference)
-    if not is_finite or (tolerance is not None and not proof.relative_difference <= tolerance):
-        expected_at_most = "finite ones were" if tolerance is None else f"at most {tolerance:.0e} of it was"
-        raise StageFailed(
-            f"the model in {folder.name}/ does not answer as the trained one: logits differ by "
-            f"{proof.largest_logit_difference:.4g}, the largest is {proof.largest_logit:.4g}, "
-            f"{expected_at_most} expected (mean KL divergence {proof.mean_kl:.3g} nats over {tokens} tokens)",
-            retry=False,
-        )
-    return proof
-
-
-def _larger(one: float, other: float) -> float:
-    """The larger one, and NaN as soon as one of them is."""
-    return other if math.isnan(other) or other > one else one
-
-
-def _divergence(expected_TV: "Tensor", found_TV: "Tensor") -> float:
-    """KL(expected || found), summed over tokens."""
-    from torch.nn.functional import kl_div, log_softmax
-
-    return kl_div(
-        log_softmax(found_TV, dim=-1), log_softmax(expected_TV, dim=-1), reduction="sum", log_target=True
-    ).item()
+    if missing := sorted(info["missing_keys"]):
+        raise StageFailed(f"{folder.name}/ lacks {len(missing)} weights, among them {missing[0]}", retry=False)
+    return model
 
 
 def _answer(model: Any, task: "Task", settings: Any, tokenizer: Any) -> tuple[list[int], bool]:
