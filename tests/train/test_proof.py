@@ -73,6 +73,7 @@ def failure_of(trained: Trained) -> StageFailed:
     with pytest.raises(StageFailed) as failed:
         trained.export()
     assert not trained.artifacts.exists()
+    assert not (trained.run.job.path / ".export").exists()
     return failed.value
 
 
@@ -162,21 +163,40 @@ def test_a_proof_that_is_killed_is_trouble_to_be_retried(
     assert failure.retry
 
 
-def test_too_little_memory_for_the_proof_is_trouble_to_be_retried(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = """
-import sys
+def a_process_that_raises(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    program = f"""
 from finetuned.train.artifacts import verify
-def too_much(task):
-    raise MemoryError("no room")
-verify.verify = too_much
+def fails(task):
+    raise {error}
+verify.verify = fails
 verify.main()
 """
     with_a_process_that(monkeypatch, program)
+
+
+def test_too_little_memory_for_the_proof_is_trouble_to_be_retried(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_process_that_raises(monkeypatch, "MemoryError('no room')")
     failure = failure_of(a_lora_run(tmp_path, base))
     assert "too little memory to load what was exported: no room" in str(failure)
     assert failure.retry
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "is_retried"),
+    [
+        ("AttributeError('no attribute SCB')", "AttributeError: no attribute SCB", False),
+        pytest.param("RuntimeError('CUDA error\\n…')", "RuntimeError: CUDA error", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_proof_that_breaks_off_says_in_a_line_what_was_raised(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, error: str, raised: str, is_retried: bool
+) -> None:
+    a_process_that_raises(monkeypatch, error)
+    failure = failure_of(a_lora_run(tmp_path, base))
+    assert str(failure) == f"what was exported could not be proven: {raised}"
+    assert failure.retry is is_retried
 
 
 def test_a_stop_during_the_proof_ends_it_within_moments_and_the_next_attempt_begins_anew(
@@ -200,6 +220,7 @@ def test_a_stop_during_the_proof_ends_it_within_moments_and_the_next_attempt_beg
     assert time.monotonic() - stopped[0] < 5
     assert process.read_stat(int(marker.read_text())) is None
     assert not trained.artifacts.exists()
+    assert not (trained.run.job.path / ".export").exists()
     thread.join()
 
 

@@ -1,7 +1,7 @@
 """What the submitter gets: weights, tokenizer, card, samples and report, written aside, proven, then named `artifacts`.
 
-A directory of that name is whole and proven. A kill at any moment leaves at most JOB/.export, which the next export
-removes first.
+A directory of that name is whole and proven. An export that fails or is stopped leaves nothing else, and a kill at any
+moment at most JOB/.export, which the next export removes first.
 """
 
 import gc
@@ -74,6 +74,14 @@ def export(run: StageRun, plan: RunPlan, model: Any, tokenizer: Any, step: int) 
     """
     run.enter("exporting")
     folders = _Folders.emptied(run.job.path / ".export")
+    try:
+        return _exported_from(run, plan, model, tokenizer, step, folders)
+    finally:
+        # Whatever it holds, a whole model perhaps, no other attempt would go on from it.
+        shutil.rmtree(folders.scratch, ignore_errors=True)
+
+
+def _exported_from(run: StageRun, plan: RunPlan, model: Any, tokenizer: Any, step: int, folders: _Folders) -> str:
     prepared = Store(run.job.spool / "store").prepared_dir(plan.data.prepared)
     probes = read_probes(prepared / "probes.json")
     with _answering(plan, model):
@@ -94,9 +102,7 @@ def export(run: StageRun, plan: RunPlan, model: Any, tokenizer: Any, step: int) 
     _publish(folders, run.job.artifacts)
     _part_done(run, _PARTS)
     run.say(_exported(report, run.job.artifacts))
-    gguf = _with_gguf(run, plan, task, folders, report)
-    shutil.rmtree(folders.scratch, ignore_errors=True)
-    return gguf.failure
+    return _with_gguf(run, plan, task, folders, report).failure
 
 
 def release(model: Any) -> None:
