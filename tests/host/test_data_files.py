@@ -1,6 +1,7 @@
 """Which files a set of rows is, and which part of its rows."""
 
 import json
+import os
 from pathlib import Path, PurePath
 
 import pytest
@@ -177,3 +178,72 @@ def test_a_folder_that_leads_back_to_itself_is_read_once(tmp_path: Path) -> None
     a_folder(tmp_path, "a.jsonl", "deep/b.jsonl")
     (tmp_path / "deep/up").symlink_to(tmp_path)
     assert chosen(tmp_path) == ["a.jsonl", "deep/b.jsonl"]
+
+
+def test_a_file_is_data_by_its_suffix_whatever_else_its_name_says(tmp_path: Path) -> None:
+    names = ["changelog.csv", "license_rows.jsonl", "notice.jsonl", "readme.jsonl", "state.json", "state.jsonl"]
+    a_folder(tmp_path, *names, "LICENSE", "LICENSE.txt", "README.md", "dataset_infos.json")
+    assert chosen(tmp_path) == names
+    assert files_of(Dataset(path=str(tmp_path)), None).notices == ()
+
+
+def test_files_of_a_folder_that_are_not_read_are_told(tmp_path: Path) -> None:
+    a_folder(tmp_path, "a.jsonl", "b.jsonl.bak", "notes.txt", "x.png", ".hidden.jsonl", "README.md")
+    assert files_of(Dataset(path=str(tmp_path)), None).notices == (
+        f"{tmp_path}: left out, being no files of rows: {tmp_path}/b.jsonl.bak, {tmp_path}/x.png, {tmp_path}/notes.txt",
+    )
+    a_folder(tmp_path, *(f"{number}.png" for number in range(1000)))
+    [notice] = files_of(Dataset(path=str(tmp_path)), None).notices
+    assert notice.endswith(f"{tmp_path}/101.png and 998 more")
+
+
+def test_files_that_a_saved_folder_does_not_name_are_told(tmp_path: Path) -> None:
+    a_folder(tmp_path, "data-0.arrow", "cache-1.arrow", "dataset_info.json")
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-0.arrow"}]}))
+    assert chosen(tmp_path) == ["data-0.arrow"]
+    [notice] = files_of(Dataset(path=str(tmp_path)), None).notices
+    assert notice == f"{tmp_path}: left out, being no files of rows: {tmp_path}/cache-1.arrow"
+
+
+@pytest.mark.parametrize("packed", ["b.jsonl.bz2", "b.csv.XZ", "deep/b.parquet.zip", "b.json.lz4"])
+def test_rows_in_a_packing_that_is_not_read_are_refused_in_a_folder_as_well(tmp_path: Path, packed: str) -> None:
+    a_folder(tmp_path, "a.jsonl", packed)
+    with pytest.raises(Unusable, match=r"/b\.\w+\.\w+ is (packed with|a zip)") as refusal:
+        chosen(tmp_path)
+    assert "it, or pack it with gzip or zstd" in refusal.value.hint or "unpack it" in refusal.value.hint
+
+
+@pytest.mark.parametrize("path", ["", "*.jsonl"])
+def test_a_name_that_is_not_utf8_is_refused_in_letters_that_are(tmp_path: Path, path: str) -> None:
+    a_folder(tmp_path, "a.jsonl", os.fsdecode(b"\xff\xfe.jsonl"))
+    with pytest.raises(Unusable, match=r"the name of .*/��\.jsonl is not UTF-8"):
+        chosen(tmp_path / path)
+
+
+def test_what_is_left_out_is_told_whatever_its_name(tmp_path: Path) -> None:
+    a_folder(tmp_path, "a.jsonl", os.fsdecode(b"\xff.png"))
+    [notice] = files_of(Dataset(path=str(tmp_path)), None).notices
+    assert notice.endswith("/�.png")
+
+
+@pytest.mark.parametrize("path", ["", "*.jsonl", "c.jsonl"])
+def test_a_link_whose_target_is_missing_is_told_as_one(tmp_path: Path, path: str) -> None:
+    a_folder(tmp_path, "a.jsonl")
+    (tmp_path / "c.jsonl").symlink_to("/nowhere/c.jsonl")
+    with pytest.raises(Unusable, match=r"c\.jsonl is a link to /nowhere/c\.jsonl, which does not exist") as refusal:
+        chosen(tmp_path / path)
+    assert refusal.value.hint == ""
+
+
+def test_a_pattern_below_a_folder_whose_name_reads_as_one_is_told_how_to_write_it(tmp_path: Path) -> None:
+    a_folder(tmp_path, "run[1]/deep/a.jsonl")
+    with pytest.raises(Unusable, match="no file matches") as refusal:
+        chosen(tmp_path / "run[1]" / "*" / "*.jsonl")
+    written = f"{tmp_path}/run[[]1]/*/*.jsonl"
+    assert refusal.value.hint == f"{tmp_path}/run[1] is a folder whose name reads as a pattern; write {written}"
+    assert len(files_of(Dataset(path=written), None).files) == 1
+
+
+def test_the_name_of_a_dropped_folder_is_no_pattern(tmp_path: Path) -> None:
+    dropped = a_folder(tmp_path / "job[1]", "rows/a.jsonl")
+    assert [file.shown for file in files_of(Dataset(path="rows/*.jsonl"), dropped).files] == ["rows/a.jsonl"]

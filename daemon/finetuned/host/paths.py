@@ -71,6 +71,9 @@ def look_at(path: Path) -> os.stat_result:
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
+        if path.is_symlink():
+            target = os.fsencode(os.readlink(path)).decode(errors="replace")
+            raise Unusable(f"{path} is a link to {target}, which does not exist") from error
         raise Unusable(f"{path} does not exist", nearest_name(path)) from error
     except PermissionError as error:
         raise Unusable(*not_readable(path)) from error
@@ -82,7 +85,7 @@ def nearest_name(path: Path) -> str:
     """A hint: what lies beside `path` under a similar name."""
     try:
         with os.scandir(path.parent) as entries:
-            names = [entry.name for entry in itertools.islice(entries, 1000)]
+            names = [entry.name for entry in itertools.islice(entries, 1000) if entry.name.isprintable()]
     except OSError:
         return ""
     return did_you_mean(path.name, names, path.parent)

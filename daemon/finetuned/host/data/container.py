@@ -26,10 +26,25 @@ _MAGIC: tuple[tuple[bytes, Kind], ...] = (
     (b"ARROW1", "arrow_file"),
     (b"\xff\xff\xff\xff", "arrow_stream"),
 )
+_ZIP = ("a zip archive", "unpack it and name the folder")
+_BZIP2 = ("packed with bzip2", "bunzip2 it, or pack it with gzip or zstd")
+_XZ = ("packed with xz", "unxz it, or pack it with gzip or zstd")
+_LZ4 = ("packed with lz4", "unlz4 it, or pack it with gzip or zstd")
+_PACKINGS_NOT_READ = {
+    ".zip": _ZIP,
+    ".bz2": _BZIP2,
+    ".xz": _XZ,
+    ".lz4": _LZ4,
+    ".lzma": ("packed with lzma", "unlzma it, or pack it with gzip or zstd"),
+    ".br": ("packed with brotli", "unbrotli it, or pack it with gzip or zstd"),
+    ".7z": ("a 7z archive", "unpack it and name the folder"),
+    ".rar": ("a RAR archive", "unpack it and name the folder"),
+}
 _OTHERS = (
-    (b"PK\x03\x04", "a zip archive", "unpack it and name the folder"),
-    (b"BZh", "packed with bzip2", "bunzip2 it, or pack it with gzip or zstd"),
-    (b"\xfd7zXZ", "packed with xz", "unxz it, or pack it with gzip or zstd"),
+    (b"PK\x03\x04", *_ZIP),
+    (b"BZh", *_BZIP2),
+    (b"\xfd7zXZ", *_XZ),
+    (b"\x04\x22\x4d\x18", *_LZ4),
     (b"SQLite format 3", "an SQLite database", "export its rows as JSONL or CSV"),
     (b"\x89HDF", "an HDF5 file", "export its rows as JSONL or Parquet"),
     (b"%PDF", "a PDF", "extract its text first"),
@@ -51,6 +66,12 @@ def bare_suffix(path: Path) -> str:
     while suffixes and suffixes[-1] in PACKED_SUFFIXES:
         suffixes.pop()
     return suffixes[-1] if suffixes else ""
+
+
+def packing_not_read(path: Path) -> tuple[str, str] | None:
+    """What `rows.jsonl.bz2` and the like are by their name, and a hint; None of what is not data so packed."""
+    is_data = bare_suffix(Path(path.stem)) in DATA_SUFFIXES
+    return _PACKINGS_NOT_READ.get(path.suffix.lower()) if is_data else None
 
 
 def see_container(path: Path) -> Container:

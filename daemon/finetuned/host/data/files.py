@@ -1,16 +1,15 @@
 """Which files a set of rows is: a file, a folder, or a pattern; of several splits the one that is asked for."""
 
-import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from glob import glob, has_magic
+from glob import escape, glob, has_magic
 from pathlib import Path, PurePath
 
 from finetuned.core.spec import Dataset
-from finetuned.host.data.container import DATA_SUFFIXES, TEXT_SUFFIXES, bare_suffix
-from finetuned.host.data.split import Split, meaning, read_split, split_of
+from finetuned.host.data.folder import FolderFile, LeftOut, files_in, require_utf8, spelled
+from finetuned.host.data.split import Split, read_split, split_of
 from finetuned.host.paths import (
     Unusable,
     did_you_mean,
@@ -22,9 +21,7 @@ from finetuned.host.paths import (
     require_inside,
 )
 
-_MOST_FILES = 20_000
 _EXPECTED = "a file of rows"
-_NO_DATA = ("readme", "license", "notice", "changelog", "dataset_info", "dataset_infos", "dataset_dict", "state")
 
 
 @dataclass(frozen=True)
@@ -54,108 +51,78 @@ def files_of(dataset: Dataset, folder: Path | None, prefers: tuple[str, ...] = T
     """
     split = read_split(dataset.split)
     try:
-        found = list(_found(dataset.path, folder))
+        found, left_out = _found(dataset.path, folder)
     except OSError as error:
         raise _unusable(error, dataset.path) from error
     chosen, notices = _choose(dataset.path, found, split, prefers)
     for file in chosen:
         require_file(file.path, _EXPECTED)
-    return SetFiles(tuple(chosen), split, notices)
+    return SetFiles(tuple(chosen), split, (*notices, *_left_out(dataset.path, left_out)))
 
 
-def _found(named: str, folder: Path | None) -> Iterator[SetFile]:
+def _found(named: str, folder: Path | None) -> tuple[list[SetFile], LeftOut]:
     path = locate(named, folder)
     if has_magic(named) and not os.path.lexists(path):
-        yield from _matches(named, path, folder)
-    elif stat.S_ISDIR(look_at(path).st_mode):
-        yield from _inside(named, path, folder)
-    else:
-        require_file(path, _EXPECTED)
-        yield SetFile(named, path, split_of(PurePath(path.name)))
+        return list(_matches(named, path, folder)), LeftOut()
+    if stat.S_ISDIR(look_at(path).st_mode):
+        inside = files_in(path)
+        return list(_inside(named, path, folder, inside.files)), inside.left_out
+    require_file(path, _EXPECTED)
+    return [SetFile(named, path, split_of(PurePath(path.name)))], LeftOut()
 
 
 def _matches(named: str, pattern: Path, folder: Path | None) -> Iterator[SetFile]:
-    still = pattern
+    """`pattern` is what is named, as an absolute path for messages; a dropped folder's own name is no pattern."""
+    top = None if os.path.isabs(named) or folder is None else folder.resolve()
+    still = PurePath(named)
     while has_magic(str(still)):
         still = still.parent
-    look_at(still)
-    found = [Path(match) for match in sorted(glob(str(pattern), recursive=True)) if os.path.isfile(match)]
+    start = Path(top or "/", still)
+    look_at(start)
+    matches = [Path(top or "/", match) for match in sorted(glob(named, root_dir=top, recursive=True))]
+    found = [path for path in matches if not path.is_dir()]
     if not found:
-        name = pattern.name.replace("*", "").replace("?", "")
-        raise Unusable(f"no file matches {pattern}", nearest_name(still / name) if pattern.parent == still else "")
+        raise Unusable(f"no file matches {pattern}", _bracket_hint(pattern) or _nearest_match(pattern, start))
     for path in found:
-        if not os.path.isabs(named) and folder is not None:
-            require_inside(path, folder, str(path))
-        yield SetFile(str(path if os.path.isabs(named) else _as_named(path, folder)), path, _split_in(path, still))
+        require_utf8(path)
+        if top is not None:
+            require_inside(path, top, str(path))
+        yield SetFile(str(path if top is None else path.relative_to(top)), path, _split_in(path, start))
 
 
-def _as_named(path: Path, folder: Path | None) -> Path:
-    return path.relative_to(folder.resolve()) if folder is not None else path
+def _bracket_hint(pattern: Path) -> str:
+    """Where a folder's own name reads as a pattern: how to write it."""
+    real = next((above for above in pattern.parents if os.path.lexists(above)), Path("/"))
+    if not has_magic(str(real)):
+        return ""
+    meant = Path(escape(str(real)), pattern.relative_to(real))
+    return f"{real} is a folder whose name reads as a pattern; write {meant}"
+
+
+def _nearest_match(pattern: Path, start: Path) -> str:
+    name = pattern.name.replace("*", "").replace("?", "")
+    return nearest_name(start / name) if pattern.parent == start else ""
 
 
 def _split_in(path: Path, top: Path) -> str | None:
     return split_of(path.relative_to(top))
 
 
-def _inside(named: str, top: Path, folder: Path | None) -> Iterator[SetFile]:
-    """The data files of a folder, in the order of their names; of one that `datasets` saved, in its own order."""
-    if (top / "dataset_dict.json").is_file():
-        for name in _names_in(top / "dataset_dict.json", "splits"):
-            for file in _saved(top / str(name)):
-                yield SetFile(_under(named, top, file), file, meaning(str(name)))
-        return
-    if (top / "state.json").is_file():
-        yield from (SetFile(_under(named, top, file), file, None) for file in _saved(top))
-        return
-    files = list(_data_files(top))
-    if not files:
-        raise Unusable(
-            f"{top} holds no data files",
-            "expected JSONL, JSON, CSV, TSV, Parquet, Arrow or text, by their suffixes, also with .gz or .zst",
-        )
+def _inside(named: str, top: Path, folder: Path | None, files: Iterable[FolderFile]) -> Iterator[SetFile]:
     for file in files:
+        require_utf8(file.path)
+        shown = os.path.join(named, file.path.relative_to(top))
         if not os.path.isabs(named) and folder is not None:
-            require_inside(file, folder, _under(named, top, file))
-        yield SetFile(_under(named, top, file), file, _split_in(file, top))
+            require_inside(file.path, folder, shown)
+        yield SetFile(shown, file.path, file.split or _split_in(file.path, top))
 
 
-def _under(named: str, top: Path, file: Path) -> str:
-    return os.path.join(named, file.relative_to(top))
-
-
-def _data_files(top: Path) -> list[Path]:
-    tables, texts = [], []
-    for root, names in _folders(top):
-        for name in sorted(names):
-            path = Path(root, name)
-            if name.startswith(".") or name.split(".")[0].lower() in _NO_DATA:
-                continue
-            suffix = bare_suffix(path)
-            if suffix in DATA_SUFFIXES:
-                tables.append(path)
-            elif suffix in TEXT_SUFFIXES:
-                texts.append(path)
-            if len(tables) + len(texts) > _MOST_FILES:
-                raise Unusable(f"{top} holds more than {_MOST_FILES:,} data files", "name fewer, or join them")
-    # Beside tables, texts are what people write about them.
-    return sorted(tables or texts)
-
-
-def _folders(top: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each folder once, links followed, with the names of its files. Raises OSError for one that cannot be listed."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    seen: set[tuple[int, int]] = set()
-    for root, folders, names in os.walk(top, onerror=fail, followlinks=True):
-        found = os.stat(root)
-        if (found.st_dev, found.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((found.st_dev, found.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield root, names
+def _left_out(named: str, left_out: LeftOut) -> tuple[str, ...]:
+    if not left_out.count:
+        return ()
+    names = ", ".join(spelled(path) for path in left_out.first)
+    more = left_out.count - len(left_out.first)
+    return (f"{named}: left out, being no files of rows: {names}" + (f" and {more:,} more" if more else ""),)
 
 
 def _unusable(error: OSError, named: str) -> Unusable:
@@ -163,29 +130,6 @@ def _unusable(error: OSError, named: str) -> Unusable:
     if isinstance(error, PermissionError):
         return Unusable(*not_readable(path))
     return Unusable(f"{path}: {error.strerror}")
-
-
-def _saved(top: Path) -> list[Path]:
-    """The Arrow files of a folder that `Dataset.save_to_disk` made, in their order."""
-    found = []
-    for entry in _names_in(top / "state.json", "_data_files"):
-        name = entry["filename"] if isinstance(entry, dict) else entry
-        if not isinstance(name, str) or Path(name).name != name:
-            raise Unusable(f"{top}/state.json names {name!r}, which is no file beside it")
-        found.append(top / name)
-    if not found:
-        raise Unusable(f"{top} holds no rows: its state.json names no files")
-    return found
-
-
-def _names_in(path: Path, key: str) -> list[object]:
-    try:
-        names = json.loads(path.read_bytes())[key]
-        if not isinstance(names, list):
-            raise TypeError(f"{key} is no list")
-    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-        raise Unusable(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    return names
 
 
 def _choose(
