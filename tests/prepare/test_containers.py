@@ -289,3 +289,66 @@ def test_a_text_file_has_a_row_a_line_without_blank_ones(tmp_path: Path) -> None
     path.write_bytes(b"# Title\r\n\r\n[link](there)\r\n   \nlast \xc3\xa9")
     assert contents(path) == [Text("# Title"), Text("[link](there)"), Text("last é")]
     assert places(read_set(path)) == ["notes.md:1", "notes.md:3", "notes.md:5"]
+
+
+def write_stream_in_batches(path: Path) -> bytes:
+    table = pa.table({"text": [str(number) for number in range(20)]})
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=5)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", ["", ".zst"])
+def test_a_stream_that_was_cut_between_two_batches_is_refused(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "rows.arrow"
+    whole = write_stream_in_batches(path)
+    path.write_bytes(whole[:-8])
+    with pytest.raises(StageFailed, match="cut off or damaged, .* no mark at its end") as failure:
+        read_set(pack(path, suffix) if suffix else path)
+    assert not failure.value.retry
+
+
+def test_rows_behind_the_end_of_a_stream_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.arrow"
+    whole = write_stream_in_batches(path)
+    path.write_bytes(whole + whole)
+    with pytest.raises(StageFailed, match="more behind the mark at its end"):
+        read_set(path)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "file.arrow", "stream.arrow"])
+def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path, name: str) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    write_table(table, tmp_path / name)
+    with pytest.raises(Unusable, match=f'{name}:1 the table has two columns "text"'):
+        look(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "file.arrow", "stream.arrow"])
+def test_an_object_of_a_table_with_one_key_twice_is_refused(tmp_path: Path, name: str) -> None:
+    message = pa.StructArray.from_arrays([pa.array(["user"]), pa.array(["a"]), pa.array(["b"])], ["role", "x", "x"])
+    table = pa.table({"messages": pa.ListArray.from_arrays([0, 1], message)})
+    write_table(table, tmp_path / name)
+    with pytest.raises(Unusable, match=f'{name}:1 the table has two columns "messages.x"'):
+        look(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "file.arrow", "stream.arrow"])
+def test_a_map_with_one_key_twice_is_a_problem_of_its_row(tmp_path: Path, name: str) -> None:
+    good = [[("role", "user"), ("content", "q")], [("role", "assistant"), ("content", "a")]]
+    bad = [[("role", "user"), ("content", "q"), ("content", "p")]]
+    rows = pa.array([good, bad, good], pa.list_(pa.map_(pa.string(), pa.string())))
+    write_table(pa.table({"messages": rows}), tmp_path / name)
+    first, second, third = read_set(tmp_path / name)
+    assert isinstance(first, Row) and isinstance(third, Row) and first.content == third.content
+    assert isinstance(second, Problem)
+    assert (second.place.rpartition("/")[2], second.what) == (f"{name}:2", 'says the key "content" twice in one object')
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return
+    new = pa.ipc.new_stream if path.name.startswith("stream") else pa.ipc.new_file
+    with new(str(path), table.schema) as writer:
+        writer.write_table(table)

@@ -13,7 +13,7 @@ from finetuned.host.paths import Unusable
 
 _MOST_LOOKS = 20
 """Files of one set whose first bytes are looked at; prepare reads all."""
-_ENDS = {"parquet": b"PAR1", "arrow_file": b"ARROW1"}
+_ENDS = {"parquet": b"PAR1", "arrow_file": b"ARROW1", "arrow_stream": b"\xff\xff\xff\xff\0\0\0\0"}
 
 
 def look_at_set(dataset: Dataset, folder: Path | None, prefers: tuple[str, ...]) -> RowKind | None:
@@ -30,7 +30,7 @@ def _look_at(dataset: Dataset, found: SetFiles) -> RowKind | None:
     for file, container in zip(found.files, containers, strict=False):
         _require_end(file.path, container)
     first, container = found.files[0].path, containers[0]
-    if container.kind is None or container.kind in _ENDS or container.kind == "arrow_stream":
+    if container.kind is None or container.kind in _ENDS:
         if dataset.format == "auto":
             return None
         check_columns(dataset, dataset.format)
