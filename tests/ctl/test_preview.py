@@ -51,6 +51,15 @@ def test_a_preview_is_coloured_on_a_terminal_and_lists_tokens_when_asked(bench, 
 
 
 @pytest.mark.slow
+def test_what_a_preview_does_not_do_is_said(bench, job_file):
+    (bench.folder / "chats.jsonl").write_text('{"messages": []}\n' * 30)
+    job_file.write_text(job_file.read_text().replace("chats.jsonl}", 'chats.jsonl, split: "[:50%]"}'))
+    answer = bench.ctl("preview", str(job_file))
+    assert "and 10 more rows like these" in answer.out
+    assert "split [:50%] is not applied" in answer.out + answer.err
+
+
+@pytest.mark.slow
 def test_rows_that_cannot_be_used_are_told_as_check_tells_problems(bench, job_file):
     (bench.folder / "chats.jsonl").write_text('{"messages": []}\n' + json.dumps(a_chat("add 1", "gives 1")) + "\n")
     answer = bench.ctl("preview", str(job_file))

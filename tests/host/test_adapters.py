@@ -97,3 +97,14 @@ def test_an_adapter_that_cannot_be_used_is_a_problem_of_the_job_file(tmp_path: P
     )
     [problem] = [problem for problem in source_problems(spec, None) if problem.place == "init_adapter"]
     assert problem.what == f"{tmp_path}/lost does not exist"
+
+
+def test_another_shape_than_the_adapters_is_told_at_the_claim(tmp_path: Path) -> None:
+    spec = JobSpec(
+        base_model="org/name",
+        datasets=(Dataset(path=str(tmp_path / "rows.jsonl")),),
+        init_adapter=str(an_adapter(tmp_path / "adapter")),
+        lora_r=16,
+    )
+    problems = {problem.place: problem.what for problem in source_problems(spec, None)}
+    assert problems["lora_r"] == "is 16, but init_adapter was trained with 8"

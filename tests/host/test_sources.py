@@ -316,3 +316,20 @@ def test_a_template_that_stands_in_the_job_file_needs_no_file_and_no_template_of
     a_model(tmp_path / "model", chat_template=None)
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     assert source_problems(a_spec(tmp_path, chat_template=template), None) == ()
+
+
+@pytest.mark.parametrize(
+    "config", ['{"max_position_embeddings": 512}', '{"text_config": {"max_position_embeddings": 512}}']
+)
+def test_rows_longer_than_the_model_can_place_are_told_at_the_claim(tmp_path: Path, config: str) -> None:
+    (a_model(tmp_path / "model") / "config.json").write_text(config)
+    place, what, hint = only_problem(a_spec(tmp_path, max_seq_length=1024))
+    assert (place, hint) == ("max_seq_length", "set max_seq_length: 512 or less")
+    assert "1,024 is more than the 512 positions" in what
+    assert source_problems(a_spec(tmp_path, max_seq_length=512), None) == ()
+
+
+@pytest.mark.parametrize("config", ["[]", "{", '{"max_position_embeddings": "many"}'])
+def test_an_odd_config_says_nothing_about_lengths(tmp_path: Path, config: str) -> None:
+    (a_model(tmp_path / "model") / "config.json").write_text(config)
+    assert source_problems(a_spec(tmp_path, max_seq_length=1024), None) == ()

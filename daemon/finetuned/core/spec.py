@@ -130,7 +130,9 @@ class JobSpec(_Asked):
         description="Modules beside the adapter that are trained and saved whole, such as `lm_head`, `embed_tokens`.",
     )
     init_adapter: str | None = Field(
-        None, description="A folder with an adapter to go on from: absolute, or inside the dropped folder."
+        None,
+        description="A folder with an adapter to go on from: absolute, or inside the dropped folder. It keeps rank, "
+        "alpha and targets; tokens that it added are named again.",
     )
 
     chat_template: str | None = Field(

@@ -1,5 +1,7 @@
 """What a job file says about tuning and optimizer → the plan's records of both."""
 
+from typing import Protocol
+
 from finetuned.core.plan import (
     AdapterFacts,
     FreezeTuning,
@@ -44,7 +46,24 @@ def choose_tuning(spec: JobSpec, adapter: AdapterFacts | None) -> Tuning:
     return tuning.model_copy(update=shape | {"init_lora_weights": "default", "init_adapter": adapter})
 
 
-def adapter_problems(spec: JobSpec, adapter: AdapterFacts | None) -> list[Problem]:
+class AdapterShape(Protocol):
+    """What an adapter to go on from keeps, whatever else is known about it."""
+
+    @property
+    def r(self) -> int: ...
+    @property
+    def alpha(self) -> int: ...
+    @property
+    def target_modules(self) -> str | tuple[str, ...]: ...
+    @property
+    def use_dora(self) -> bool: ...
+    @property
+    def use_rslora(self) -> bool: ...
+    @property
+    def modules_to_save(self) -> tuple[str, ...]: ...
+
+
+def adapter_problems(spec: JobSpec, adapter: AdapterShape | None) -> list[Problem]:
     """Where the job file asks for another shape than the adapter to go on from has."""
     if adapter is None:
         return []

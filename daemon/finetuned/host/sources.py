@@ -16,6 +16,7 @@ from pathlib import Path
 from finetuned.core.jobfile.data_rules import TEMPLATE_SUFFIXES, is_inline_template
 from finetuned.core.problems import Problem
 from finetuned.core.spec import Dataset, JobSpec
+from finetuned.core.tuning import adapter_problems
 from finetuned.host.adapters import read_adapter
 from finetuned.host.converter import gguf_problems
 from finetuned.host.data.files import EVALUATION, TRAINING
@@ -86,14 +87,34 @@ def _problems(spec: JobSpec, folder: Path | None) -> Iterator[Problem]:
             require_model_folder(path)
             if kinds & {"chat", "sharegpt", "alpaca"} and spec.chat_template is None:
                 _require_chat_template(path)
+            yield from _length_problems(spec, path)
     except Unusable as error:
         yield Problem(place="base_model", what=str(error), hint=error.hint)
     if spec.init_adapter is not None:
         try:
-            read_adapter(locate(spec.init_adapter, folder))
+            yield from adapter_problems(spec, read_adapter(locate(spec.init_adapter, folder)))
         except Unusable as error:
             yield Problem(place="init_adapter", what=str(error), hint=error.hint)
     yield from gguf_problems(spec.export.gguf)
+
+
+def _length_problems(spec: JobSpec, model: Path) -> Iterator[Problem]:
+    """What config.json says plainly; one that says nothing, or cannot be read, is left to prepare."""
+    try:
+        config = json.loads((model / "config.json").read_bytes())
+        positions = config.get("text_config", config).get("max_position_embeddings")
+    except (OSError, ValueError, RecursionError, AttributeError):
+        return
+    if spec.max_seq_length is not None and isinstance(positions, int) and spec.max_seq_length > positions > 0:
+        yield too_long(spec.max_seq_length, positions, spec.base_model)
+
+
+def too_long(max_seq_length: int, positions: int, model: str) -> Problem:
+    return Problem(
+        place="max_seq_length",
+        what=f"{max_seq_length:,} is more than the {positions:,} positions of {model}",
+        hint=f"set max_seq_length: {positions} or less",
+    )
 
 
 def locate_template(named: str, folder: Path | None) -> Path | None:

@@ -81,13 +81,22 @@ class _Glance:
             f"looked at the first {count_rows(self.rows)}: {', '.join(self._fates(limit))}",
             f"{KEY}.",
         ]
-        notices = (*(notice for rows in sets for notice in rows.notices), *(template.notices if template else ()))
+        notices = (
+            *_parts_not_applied(spec),
+            *(notice for rows in sets for notice in rows.notices),
+            *(template.notices if template else ()),
+        )
         return Preview(
             source=self.asked.source,
             text="\n".join([*heading, *shown]) + "\n",
-            problems=tuple(self.problems[:_MOST_PROBLEMS]),
+            problems=tuple(self._told_problems()),
             notices=(*notices, *renderer.notices()),
         )
+
+    def _told_problems(self) -> list[Problem]:
+        more = len(self.problems) - _MOST_PROBLEMS
+        rest = [Problem(place="…", what=f"and {more:,} more rows like these")] if more > 0 else []
+        return [*self.problems[:_MOST_PROBLEMS], *rest]
 
     def _set_lines(self, rows: "RowSet", renderer: "Renderer", limit: int) -> Iterator[str]:
         from finetuned.prepare.preview import row_lines
@@ -135,6 +144,12 @@ class _Glance:
             yield f"{self.empty:,} with nothing to learn"
         if self.problems:
             yield f"{len(self.problems):,} more that cannot be used"
+
+
+def _parts_not_applied(spec: JobSpec) -> Iterator[str]:
+    for dataset in spec.datasets:
+        if dataset.split and "%" in dataset.split:
+            yield f"split {dataset.split} is not applied: a preview reads the first rows and counts none"
 
 
 def _first_look(spec: JobSpec, index: int) -> "RowSet":

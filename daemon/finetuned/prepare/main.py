@@ -2,12 +2,12 @@
 
 from finetuned.core.events import Ending, Finished
 from finetuned.core.plan import Facts
-from finetuned.core.problems import CannotRun, InvalidSpec, Problem
+from finetuned.core.problems import CannotRun, InvalidSpec
 from finetuned.core.spec import JobSpec, parse_spec
 from finetuned.host.claim import dropped_folder
 from finetuned.host.files import write_whole
 from finetuned.host.jobdir import write_record
-from finetuned.host.sources import source_problems
+from finetuned.host.sources import source_problems, too_long
 from finetuned.host.stage import StageRun, now
 from finetuned.host.store import Store
 from finetuned.prepare.adapter import obtain_adapter
@@ -95,10 +95,5 @@ def longest_row(spec: JobSpec, positions: int) -> int:
     if spec.max_seq_length is None:
         return min(_AUTO_MAX_SEQ_LENGTH, positions)
     if spec.max_seq_length > positions:
-        problem = Problem(
-            place="max_seq_length",
-            what=f"{spec.max_seq_length:,} is more than the {positions:,} positions of {spec.base_model}",
-            hint=f"set max_seq_length: {positions} or less",
-        )
-        raise CannotRun([problem])
+        raise CannotRun([too_long(spec.max_seq_length, positions, spec.base_model)])
     return spec.max_seq_length

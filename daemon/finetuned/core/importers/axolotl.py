@@ -2,6 +2,7 @@
 
 import re
 
+from finetuned.core.importers.axolotl_best import translate_best
 from finetuned.core.importers.axolotl_data import translate_datasets
 from finetuned.core.importers.ledger import Found
 from finetuned.core.importers.sources import translate_model
@@ -56,7 +57,8 @@ def translate_axolotl(work: Work) -> None:
     translate_batch(work, WORDS, _packing(work))
     translate_precision(work, is_full=is_full)
     _translate_checkpointing(work)
-    translate_evaluation(work, WORDS)
+    if translate_evaluation(work, WORDS):
+        translate_best(work, WORDS)
     translate_saving(work)
     if merge := work.keys.truth("merge_lora"):
         work.ledger.ignore(merge.found, "is a command of its own there; here export: {merge: true} does it")
@@ -146,7 +148,7 @@ def _translate_adapter(work: Work) -> None:
     for key in ("lora_r", "lora_alpha"):
         if number := keys.whole(key):
             draft.put(key, number.value, number.found)
-        else:
+        elif not keys.get(key):
             work.ledger.refuse_missing(key, "is missing, and axolotl has no default for it", f"add {key}")
     if dropout := keys.number("lora_dropout"):
         draft.put("lora_dropout", dropout.value, dropout.found)

@@ -4,8 +4,12 @@ from finetuned.core.importers.rules import NO_REMOTE_CODE, Rules, refused, unnee
 
 AXOLOTL_RULES: Rules = {
     **unneeded(
+        "group_by_length",
+        "is for speed there, and lays rows of like length in one batch; here nothing is padded, and batches are mixed",
+    ),
+    **unneeded(
         "eval_sample_packing pad_to_sequence_len sample_packing_* multipack_real_batches batch_flattening "
-        "group_by_length eval_batch_size auto_find_batch_size eval_causal_lm_* eval_table_* eval_max_new_tokens",
+        "eval_batch_size auto_find_batch_size eval_causal_lm_* eval_table_* eval_max_new_tokens",
         "is not needed: micro-batches are filled to a token budget and rows never see each other",
     ),
     **unneeded(

@@ -1,7 +1,7 @@
 """What the job JSON of OpenAI and Together has in common: uploads by id, and numbers that the service chooses."""
 
 from finetuned.core.importers.draft import DatasetDraft, RowKind
-from finetuned.core.importers.keys import Given
+from finetuned.core.importers.keys import Given, as_whole
 from finetuned.core.importers.work import Work
 from finetuned.core.jobfile.findings import shown
 
@@ -38,9 +38,9 @@ def translate_files(work: Work, format_: str) -> None:
 
 
 def translate_batch_size(work: Work, given: Given[str] | None) -> None:
-    value = count_of(work, given)
-    if given and value is not None:
-        work.draft.put("global_batch_size", int(value), given.found)
+    if given and not is_left_open(given, work):
+        if count := as_whole(given, work.ledger, least=1):
+            work.draft.put("global_batch_size", count.value, count.found)
         return
     why = "rows × epochs / 200, between 1 and 16"
     work.draft.put("global_batch_size", "auto", *([given.found] if given else []), why=why)
@@ -49,15 +49,9 @@ def translate_batch_size(work: Work, given: Given[str] | None) -> None:
         work.ledger.change(given.found, what)
 
 
-def count_of(work: Work, given: Given[str] | None) -> float | None:
-    """A number; None for auto and max, and for what was refused."""
-    if given is None or given.value.casefold() in ("auto", "max"):
-        return None
-    try:
-        return float(given.value)
-    except ValueError:
-        work.ledger.refuse(given.found, f"is {shown(given.value)}; expected a number or auto")
-        return None
+def is_left_open(given: Given[str], work: Work) -> bool:
+    """Whether the service is to choose the number."""
+    return given.value.casefold() in (("auto", "max") if work.kind == "together" else ("auto",))
 
 
 def translate_seed(work: Work, key: str) -> None:

@@ -13,6 +13,8 @@ from finetuned.core.jobfile.values import number
 T = TypeVar("T")
 _TRUE = {"true", "yes", "on", "y"}
 _FALSE = {"false", "no", "off", "n"}
+_LARGEST_COUNT = 10**12
+"""More than any run has steps, rows or tokens; products of two such are still finite as floats."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,29 @@ class Given(Generic[T]):
 
     found: Found
     value: T
+
+
+def as_number(given: Given[str], ledger: Ledger) -> Given[int | float] | None:
+    """A finite number; None for what was refused."""
+    value = number(given.value)
+    if value is None:
+        _refuse_kind(given.found, "a number", ledger)
+        return None
+    return Given(given.found, value)
+
+
+def as_whole(given: Given[str], ledger: Ledger, least: int = -_LARGEST_COUNT) -> Given[int] | None:
+    """A whole number from `least`, in whatever form (8, 8.0, 1e3); None for what was refused: inf, nan, 1.5, true."""
+    value = number(given.value)
+    if value is None or not least <= value <= _LARGEST_COUNT or value != int(value):
+        expected = "a whole number" if least < 0 else f"a whole number from {least}"
+        _refuse_kind(given.found, expected, ledger)
+        return None
+    return Given(given.found, int(value))
+
+
+def _refuse_kind(found: Found, expected: str, ledger: Ledger) -> None:
+    ledger.refuse(found, f"is {shown_node(found.node)}; expected {expected}")
 
 
 class Keys:
@@ -78,18 +103,16 @@ class Keys:
 
     def number(self, key: str) -> Given[int | float] | None:
         given = self.text(key)
-        value = number(given.value) if given else None
-        if given is None or value is not None:
-            return Given(given.found, value) if given and value is not None else None
-        self._wrong(given.found, "a number")
-        return None
+        return as_number(given, self.ledger) if given else None
 
     def whole(self, key: str) -> Given[int] | None:
-        given = self.number(key)
-        if given is None or given.value == int(given.value):
-            return Given(given.found, int(given.value)) if given else None
-        self._wrong(given.found, "a whole number")
-        return None
+        given = self.text(key)
+        return as_whole(given, self.ledger) if given else None
+
+    def count(self, key: str) -> Given[int] | None:
+        """A whole number from 1."""
+        given = self.text(key)
+        return as_whole(given, self.ledger, least=1) if given else None
 
     def words(self, key: str, *, split_commas: bool = False) -> Given[tuple[str, ...]] | None:
         """A list of words, or one of them alone; `split_commas`: one text may hold several."""
@@ -130,4 +153,4 @@ class Keys:
         return records
 
     def _wrong(self, found: Found, expected: str) -> None:
-        self.ledger.refuse(found, f"is {shown_node(found.node)}; expected {expected}")
+        _refuse_kind(found, expected, self.ledger)

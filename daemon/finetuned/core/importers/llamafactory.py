@@ -205,9 +205,7 @@ def _translate_text(work: Work) -> None:
     else:
         draft.put("max_seq_length", _DEFAULT_LENGTH, why="LLaMA-Factory's default")
     if is_pretrain:
-        if length:
-            what = "cuts all text laid end to end there; here each is cut for itself, and none runs into the next"
-            work.ledger.change(length.found, what)
+        _note_cutting(work, length.found if length else keys.all["stage"])
     else:
         draft.put("excess_length_strategy", "truncate", why="as LLaMA-Factory does")
         if length:
@@ -220,7 +218,17 @@ def _translate_text(work: Work) -> None:
             draft.put("train_on_inputs", inputs.value, inputs.found)
 
 
+def _note_cutting(work: Work, found: Found) -> None:
+    packing = work.keys.truth("packing")
+    if packing is None or packing.value:
+        what = "cuts all text laid end to end there; here each text is cut for itself, and none runs into the next"
+    else:
+        what = "leaves out what a text has beyond cutoff_len there; here that is learned, too, as further examples"
+    work.ledger.change(found, what)
+
+
 def _packing(work: Work) -> Found | None:
+    """The key by which rows are packed; stage: pt does so by itself, unless packing says no."""
     packing, neat = work.keys.truth("packing"), work.keys.truth("neat_packing")
     asked = [given for given in (packing, neat) if given]
     on = next((given for given in (neat, packing) if given and given.value), None)
@@ -229,6 +237,8 @@ def _packing(work: Work) -> Found | None:
             continue
         why = "is said by neat_packing, too" if given.value else "is not needed: rows never see each other"
         work.ledger.ignore(given.found, why)
+    if on is None and packing is None and work.draft.value("method") == "pretrain":
+        return work.keys.all["stage"]
     if on is None:
         return None
     work.ledger.keep(on.found)
@@ -246,4 +256,12 @@ def _translate_evaluation(work: Work) -> None:
         for found in work.keys.present(dead):
             work.ledger.ignore(found, "has no effect there without eval_strategy")
         return
-    translate_evaluation(work, WORDS)
+    if not translate_evaluation(work, WORDS):
+        return
+    if best := work.keys.truth("load_best_model_at_end"):
+        work.draft.put("load_best_model_at_end", best.value, best.found)
+    elif work.draft.has("early_stopping_patience"):
+        work.draft.put("load_best_model_at_end", True, why="early stopping asks for it there")
+    else:
+        why = "LLaMA-Factory's default: the last weights are the result"
+        work.draft.put("load_best_model_at_end", False, why=why)

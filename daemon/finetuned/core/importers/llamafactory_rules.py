@@ -4,9 +4,13 @@ from finetuned.core.importers.rules import NO_REMOTE_CODE, Rules, refused, unnee
 
 LLAMAFACTORY_RULES: Rules = {
     **unneeded(
+        "group_by_length",
+        "is for speed there, and lays rows of like length in one batch; here nothing is padded, and batches are mixed",
+    ),
+    **unneeded(
         "preprocessing_* dataloader_* per_device_eval_batch_size auto_find_batch_size flash_attn enable_liger_kernel "
         "use_unsloth use_unsloth_gc use_reentrant_gc low_cpu_mem_usage use_fast_tokenizer torch_compile* tf32 "
-        "gradient_checkpointing_kwargs group_by_length ignore_pad_token_for_loss quantization_device_map use_kv_cache "
+        "gradient_checkpointing_kwargs ignore_pad_token_for_loss quantization_device_map use_kv_cache "
         "use_v1_kernels infer_* offload_folder upcast_layernorm upcast_lmhead_output packing_* eval_accumulation_steps "
         "optim_target_modules torch_empty_cache_steps remove_unused_columns label_names",
         "is not needed: how a step is computed is decided from model and machine",

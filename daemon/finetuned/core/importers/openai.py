@@ -1,7 +1,13 @@
 """OpenAI's fine-tuning job, as it is created or as it is told → our job file: what OpenAI decides, and we, is said."""
 
-from finetuned.core.importers.hosted import LORA_RANK, count_of, translate_batch_size, translate_files, translate_seed
-from finetuned.core.importers.keys import Given
+from finetuned.core.importers.hosted import (
+    LORA_RANK,
+    is_left_open,
+    translate_batch_size,
+    translate_files,
+    translate_seed,
+)
+from finetuned.core.importers.keys import Given, as_number, as_whole
 from finetuned.core.importers.rules import Rules, unneeded
 from finetuned.core.importers.sources import translate_model
 from finetuned.core.importers.work import Work
@@ -69,6 +75,8 @@ def _openai_numbers(work: Work) -> dict[str, Given[str]]:
     numbers: dict[str, Given[str]] = {}
     for place in places:
         for name in ("n_epochs", "batch_size", "learning_rate_multiplier"):
+            if place and name in place.all and place.all[name].is_empty:
+                work.ledger.ignore(place.all[name], "is empty")
             if place and (given := place.text(name)):
                 if name in numbers:
                     work.ledger.ignore(numbers[name].found, "has no effect beside method's own")
@@ -77,9 +85,9 @@ def _openai_numbers(work: Work) -> dict[str, Given[str]]:
 
 
 def _translate_epochs(work: Work, given: Given[str] | None) -> None:
-    value = count_of(work, given)
-    if given and value is not None:
-        work.draft.put("num_train_epochs", value, given.found)
+    if given and not is_left_open(given, work):
+        if epochs := as_whole(given, work.ledger, least=1):
+            work.draft.put("num_train_epochs", epochs.value, epochs.found)
     elif given:
         work.draft.put("num_train_epochs", _DEFAULT_EPOCHS, given.found, why="auto: our default")
         work.ledger.change(given.found, f"is auto, which OpenAI resolves from the data; here it is {_DEFAULT_EPOCHS}")
@@ -88,12 +96,12 @@ def _translate_epochs(work: Work, given: Given[str] | None) -> None:
 
 
 def _translate_multiplier(work: Work, given: Given[str] | None) -> None:
-    value = count_of(work, given)
-    if given and value is not None:
-        work.draft.put("learning_rate", value * _LORA_RATE, given.found, why=f"{value:g} × {_LORA_RATE:g}")
-        work.ledger.change(
-            given.found, f"multiplies a rate that only OpenAI knows; here {_LORA_RATE:g}, the default for lora"
-        )
+    if given and not is_left_open(given, work):
+        if factor := as_number(given, work.ledger):
+            why = f"{factor.value:g} × {_LORA_RATE:g}"
+            work.draft.put("learning_rate", factor.value * _LORA_RATE, factor.found, why=why)
+            what = f"multiplies a rate that only OpenAI knows; here {_LORA_RATE:g}, the default for lora"
+            work.ledger.change(factor.found, what)
     elif given:
         work.draft.put("learning_rate", _LORA_RATE, given.found, why="auto: our default")
         work.ledger.change(given.found, f"is auto; here the learning rate is {_LORA_RATE:g}, the default for lora")

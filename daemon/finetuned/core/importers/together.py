@@ -1,7 +1,13 @@
 """Together's fine-tuning job, as it is created or as it is told → our job file."""
 
-from finetuned.core.importers.hosted import LORA_RANK, count_of, translate_batch_size, translate_files, translate_seed
-from finetuned.core.importers.keys import Keys
+from finetuned.core.importers.hosted import (
+    LORA_RANK,
+    is_left_open,
+    translate_batch_size,
+    translate_files,
+    translate_seed,
+)
+from finetuned.core.importers.keys import Keys, as_whole
 from finetuned.core.importers.rules import Rules, refused, unneeded
 from finetuned.core.importers.sources import translate_model
 from finetuned.core.importers.trainer import in_rows
@@ -135,12 +141,11 @@ def _together_batch(work: Work) -> None:
     if packing is not None:
         work.ledger.ignore(packing.found, "is not needed: rows never see each other, and are never padded")
     is_packed = packing is None or packing.value
-    count = count_of(work, size) if is_packed else None
-    if size is None or count is None:
+    if size is None or not is_packed or is_left_open(size, work):
         translate_batch_size(work, size)
-        return
-    rows, why = in_rows(work, size.found, int(count), "")
-    work.draft.put("global_batch_size", rows, size.found, why=why)
+    elif count := as_whole(size, work.ledger, least=1):
+        rows, why = in_rows(work, count.found, count.value, "")
+        work.draft.put("global_batch_size", rows, count.found, why=why)
 
 
 def _together_schedule(work: Work) -> None:

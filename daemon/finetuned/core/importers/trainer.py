@@ -85,7 +85,8 @@ def _translate_warmup(work: Work, words: TrainerWords, *, is_bare_constant: bool
         work.ledger.change(steps.found, f"is {steps.value:g}, less than one step: read as a part of the run")
         _drop_other(work, ratio)
     elif steps and (steps.value or ratio is None):
-        work.draft.put("warmup_steps", int(steps.value), steps.found)
+        if whole := work.keys.whole("warmup_steps"):
+            work.draft.put("warmup_steps", whole.value, whole.found)
         _drop_other(work, ratio)
     elif ratio:
         work.draft.put("warmup_ratio", ratio.value, ratio.found)
@@ -120,8 +121,8 @@ def translate_length(work: Work, words: TrainerWords) -> None:
 
 def translate_batch(work: Work, words: TrainerWords, packing: Found | None) -> None:
     """One number for the whole batch. `packing`: the key that makes packs of rows, which changes what is counted."""
-    micro, accumulation = work.keys.whole(words.micro_batch), work.keys.whole("gradient_accumulation_steps")
-    total = work.keys.whole("batch_size") if work.kind == "axolotl" else None
+    micro, accumulation = work.keys.count(words.micro_batch), work.keys.count("gradient_accumulation_steps")
+    total = work.keys.count("batch_size") if work.kind == "axolotl" else None
     found = [given.found for given in (micro, accumulation) if given]
     size = (micro.value if micro else words.default_micro_batch) * (accumulation.value if accumulation else 1)
     why = "on one device" if len(found) == 2 else f"{work.tool}'s default for the rest, on one device"
@@ -134,19 +135,31 @@ def translate_batch(work: Work, words: TrainerWords, packing: Found | None) -> N
 
 def in_rows(work: Work, packing: Found, size: int, why: str) -> tuple[int, str]:
     """A batch of `size` packs as rows, and what its comment says; `packing` is the key that makes packs of rows."""
+    is_pretrain = work.draft.value("method") == "pretrain"
     if packed := work.supplied.rows_per_pack:
-        return max(1, round(size * packed)), f"{size} packs of {packed:g} rows"
-    what = (
-        f"makes one of a batch a pack of several rows there; here a batch counts rows: global_batch_size {size} is "
-        f"{size} rows, where it was {size} packs. --rows-per-pack N (longest / mean length of a row) makes it the "
-        "same; or lower the learning rate"
-    )
+        return max(1, round(size * packed)), f"{size} packs of {packed:g} {'examples' if is_pretrain else 'rows'}"
+    if is_pretrain:
+        counted = "a batch counts examples, each a text or max_seq_length tokens of a longer one"
+        what = (
+            f"makes one of a batch a pack of max_seq_length tokens there; here {counted}: global_batch_size {size} is "
+            f"{size} examples, where it was {size} packs. --rows-per-pack N (max_seq_length / mean length of an "
+            "example; 1 where all texts are longer) makes it the same; or lower the learning rate"
+        )
+    else:
+        what = (
+            f"makes one of a batch a pack of several rows there; here a batch counts rows: global_batch_size {size} is "
+            f"{size} rows, where it was {size} packs. --rows-per-pack N (max_seq_length / mean length of a row) makes "
+            "it the same; or lower the learning rate"
+        )
     work.ledger.change(packing, what)
     return size, why
 
 
-def translate_evaluation(work: Work, words: TrainerWords) -> None:
-    """When rows are evaluated and what comes of it. `eval_datasets` and `val_set_size` are in the draft already."""
+def translate_evaluation(work: Work, words: TrainerWords) -> bool:
+    """When rows are evaluated, when that ends the run; whether they are: then `load_best_model_at_end` is still open.
+
+    `eval_datasets` and `val_set_size` are in the draft already.
+    """
     keys, draft = work.keys, work.draft
     has_rows = draft.has("eval_datasets") or bool(draft.value("val_set_size"))
     strategy = keys.word("eval_strategy") or keys.word("evaluation_strategy")
@@ -160,7 +173,7 @@ def translate_evaluation(work: Work, words: TrainerWords) -> None:
             work.ledger.ignore(found, "has no effect: nothing is evaluated")
         if has_rows and strategy:
             draft.put("eval_strategy", "no", strategy.found)
-        return
+        return False
     if strategy and strategy.value not in ("steps", "epoch"):
         work.ledger.refuse(strategy.found, f"is {shown(strategy.value)}; expected steps, epoch or no")
     elif strategy and strategy.value == "epoch":
@@ -168,22 +181,6 @@ def translate_evaluation(work: Work, words: TrainerWords) -> None:
     elif strategy:
         work.ledger.keep(strategy.found)
     _translate_eval_steps(work, every)
-    _translate_best(work, patience)
-
-
-def _translate_eval_steps(work: Work, every: Given[int | float] | None) -> None:
-    if every and every.value >= 1:
-        work.draft.put("eval_steps", int(every.value), every.found)
-    elif every:
-        work.ledger.change(every.found, "is a part of the run; here there are about 10 evaluations a run")
-    if per_epoch := work.keys.get("evals_per_epoch"):
-        what = "counts by epoch; here there are about 10 evaluations a run, unless eval_steps is given"
-        work.ledger.change(per_epoch, what)
-
-
-def _translate_best(work: Work, patience: Given[int] | None) -> None:
-    keys, draft = work.keys, work.draft
-    best = keys.truth("load_best_model_at_end")
     if patience:
         draft.put("early_stopping_patience", patience.value, patience.found)
     metric = keys.word("metric_for_best_model")
@@ -191,12 +188,20 @@ def _translate_best(work: Work, patience: Given[int] | None) -> None:
         draft.put("metric_for_best_model", "eval_loss", metric.found)
     elif metric:
         work.ledger.refuse(metric.found, f"is {shown(metric.value)}: only eval_loss can choose here", "delete it")
-    if best:
-        draft.put("load_best_model_at_end", best.value, best.found)
-    elif patience:
-        draft.put("load_best_model_at_end", True, why="early stopping takes the best there")
-    else:
-        draft.put("load_best_model_at_end", False, why=f"{work.tool}'s default: the last weights are the result")
+    return True
+
+
+def _translate_eval_steps(work: Work, every: Given[int | float] | None) -> None:
+    if every and every.value == 0:
+        work.ledger.ignore(every.found, "is 0, which asks for nothing")
+    elif every and not 0 < every.value < 1:
+        if steps := work.keys.count("eval_steps"):
+            work.draft.put("eval_steps", steps.value, steps.found)
+    elif every:
+        work.ledger.change(every.found, "is a part of the run; here there are about 10 evaluations a run")
+    if per_epoch := work.keys.whole("evals_per_epoch"):
+        what = "counts by epoch; here there are about 10 evaluations a run, unless eval_steps is given"
+        work.ledger.change(per_epoch.found, what)
 
 
 def translate_saving(work: Work) -> None:
@@ -213,10 +218,11 @@ def translate_saving(work: Work) -> None:
 
 
 def _put_count(work: Work, key: str, why_not: str) -> None:
-    """A number from 1, under the same name as ours; a fraction, 0 or -1 is left out."""
+    """A number from 1, under the same name as ours; a part of the run, 0 or -1 is left out."""
     given = work.keys.number(key)
     if given and given.value >= 1:
-        work.draft.put(key, int(given.value), given.found)
+        if count := work.keys.count(key):
+            work.draft.put(key, count.value, count.found)
     elif given:
         work.ledger.ignore(given.found, why_not)
 

@@ -154,7 +154,7 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
     **_later(
         "max_samples max_train_samples max_eval_samples",
         "a part of the rows",
-        "write max_steps to make a run short, or a smaller file",
+        "write split: train[:1000] in an entry of datasets",
     ),
     **_later("data_seed", "a second seed", "seed also decides the order of the rows"),
     **_later("full_determinism", "bit-identical runs on a GPU", "leave it out; on a CPU they are", "false"),
@@ -279,7 +279,7 @@ DATASET_NAMES_NOT_YET: Mapping[str, NotYet] = {
     **_later("train_on_eos train_on_eot", "choosing which ends are learned", "leave it out", "turn"),
     **_later("chat_template", "a template for one file", "write chat_template beside datasets"),
     **_later("trust_remote_code", "data sets that bring code", "leave it out", "false"),
-    **_later("max_samples", "a part of the rows", "write a smaller file"),
+    **_later("max_samples", "a part of the rows", "write split: train[:1000]"),
 }
 
 DATASET_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
