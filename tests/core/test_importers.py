@@ -446,6 +446,44 @@ def test_early_stopping_takes_the_best_as_there():
     assert (spec.early_stopping_patience, spec.load_best_model_at_end, spec.eval_steps) == (3, True, 50)
 
 
+BEST = AXOLOTL_SMALLEST + "val_set_size: 0.1\nload_best_model_at_end: true\n"
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_best"),
+    [
+        ("eval_steps: 50\nsave_steps: 100\n", True),
+        ("eval_steps: 50\nsave_steps: 75\n", False),
+        ("eval_steps: 0.05\nsave_steps: 0.1\n", True),
+        ("eval_steps: 50\n", False),
+        ("num_epochs: 2\nevals_per_epoch: 4\nsaves_per_epoch: 1\n", True),
+        ("num_epochs: 2\nevals_per_epoch: 2\nsaves_per_epoch: 4\n", False),
+        ("num_epochs: 2\nevals_per_epoch: 3\nsaves_per_epoch: 1\n", False),
+        ("num_epochs: 1\nevals_per_epoch: 4\nsaves_per_epoch: 1\n", False),
+        ("", False),
+    ],
+)
+def test_axolotl_takes_the_best_it_is_asked_for_only_where_saves_fall_on_evaluations(steps: str, is_best: bool):
+    translation = translated(BEST + steps, kind="axolotl")
+    assert parse_spec(translation.job_file, "job.yaml").spec.load_best_model_at_end is is_best
+    assert ("load_best_model_at_end" in {note.place.split()[-1] for note in translation.changed}) is not is_best
+
+
+def test_axolotl_takes_the_last_weights_unless_it_is_asked_for_the_best():
+    steps = "eval_steps: 50\nsave_steps: 50\n"
+    silent = translated(BEST.replace("load_best_model_at_end: true\n", "") + steps, kind="axolotl")
+    assert "load_best_model_at_end: false  # axolotl's default" in silent.job_file
+    assert spec_of(BEST.replace("end: true", "end: false") + steps).load_best_model_at_end is False
+    assert spec_of(BEST.replace("end: true", "end:") + steps).load_best_model_at_end is True
+
+
+def test_early_stopping_takes_the_best_whatever_else_is_said():
+    source = BEST.replace("true", "false") + "eval_steps: 50\nsave_steps: 50\nearly_stopping_patience: 2\n"
+    translation = translated(source, kind="axolotl")
+    assert parse_spec(translation.job_file, "job.yaml").spec.load_best_model_at_end is True
+    assert "load_best_model_at_end" in {note.place.split()[-1] for note in translation.changed}
+
+
 def test_packs_are_not_rows_and_that_is_said():
     translation = axolotl("sample_packing: true\n")
     assert "--rows-per-pack" in {note.place.split()[-1]: note.what for note in translation.changed}["sample_packing"]
