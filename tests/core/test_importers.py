@@ -704,6 +704,24 @@ def test_stage_pt_learns_the_prompt_column_as_text():
     assert {"packing", "cutoff_len"} <= {note.place.split()[-1] for note in translated(source).changed}
 
 
+def test_stage_pt_packs_by_itself_and_that_is_said():
+    silent = LLAMAFACTORY_TEXT.replace("eval_dataset: identity\n", "").replace("packing: true\n", "")
+    changed = [note for note in translated(silent).changed if "--rows-per-pack" in note.what]
+    assert [note.place.split()[-1] for note in changed] == ["stage"]
+    assert "max_seq_length tokens" in changed[0].what
+    assert spec_of(silent, Supplied(dataset_info=INFO, rows_per_pack=3)).global_batch_size == 24
+    off = silent + "packing: false\n"
+    assert not any("--rows-per-pack" in note.what for note in translated(off).changed)
+    assert spec_of(off, Supplied(dataset_info=INFO, rows_per_pack=3)).global_batch_size == 8
+
+
+def test_without_packing_stage_pt_learns_only_the_beginning_of_a_text_and_that_is_said():
+    off = LLAMAFACTORY_TEXT.replace("eval_dataset: identity\n", "").replace("packing: true", "packing: false")
+    for source, key in ((off, "cutoff_len"), (off.replace("cutoff_len: 4096\n", ""), "stage")):
+        told = {note.place.split()[-1]: note.what for note in translated(source).changed}
+        assert "leaves out what a text has beyond cutoff_len" in told[key]
+
+
 def test_rows_held_out_and_never_looked_at_stay_so():
     spec = spec_of(LLAMAFACTORY_SMALLEST + "val_size: 0.1\neval_steps: 50\n")
     assert (spec.val_set_size, spec.eval_strategy, spec.eval_steps) == (0.1, "no", None)
