@@ -484,6 +484,37 @@ def test_early_stopping_takes_the_best_whatever_else_is_said():
     assert "load_best_model_at_end" in {note.place.split()[-1] for note in translation.changed}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "warmup_steps: 10.7",
+        "warmup_steps: -0.5",
+        "eval_steps: 50.5",
+        "eval_steps: -5",
+        "save_steps: 100.5",
+        "max_steps: 1.5",
+        "max_steps: .inf",
+        "sequence_len: 1e300",
+        "seed: true",
+        "evals_per_epoch: 0.5",
+        "batch_size: -8",
+    ],
+)
+def test_what_counts_and_is_no_count_is_refused(line: str):
+    source = AXOLOTL_SMALLEST + "val_set_size: 0.1\n" + line + "\n"
+    problems = translate(source, Supplied(rows_per_pack=2), "axolotl").problems
+    assert [problem.place.split()[-1] for problem in problems] == [line.partition(":")[0]]
+
+
+@pytest.mark.parametrize("value", ["-2", "0", "1.5", "1e300", "true", ".nan", "9999999999999999999"])
+def test_a_batch_of_no_count_is_refused_before_it_is_multiplied(value: str):
+    source = AXOLOTL_SMALLEST.replace("micro_batch_size: 1", f"micro_batch_size: {value}").replace(
+        "accumulation_steps: 8", f"accumulation_steps: {value}"
+    )
+    problems = translate(source + "sample_packing: true\n", Supplied(rows_per_pack=14), "axolotl").problems
+    assert [problem.place.split()[-1] for problem in problems] == ["micro_batch_size", "gradient_accumulation_steps"]
+
+
 def test_packs_are_not_rows_and_that_is_said():
     translation = axolotl("sample_packing: true\n")
     assert "--rows-per-pack" in {note.place.split()[-1]: note.what for note in translation.changed}["sample_packing"]
@@ -826,6 +857,35 @@ def test_togethers_request_means_the_same_here():
     assert (spec.lr_scheduler_type, spec.warmup_ratio, spec.learning_rate) == ("linear", 0.05, 1e-5)
     assert (spec.weight_decay, spec.max_grad_norm, spec.num_train_epochs) == (0.01, 2.0, 2)
     assert (spec.global_batch_size, spec.train_on_inputs, spec.suffix) == (None, False, "mine")
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1.5", 1.5, 0, -1, True, "max", 1e300, "9" * 5000])
+@pytest.mark.parametrize("key", ["batch_size", "n_epochs"])
+def test_what_openai_counts_and_is_no_count_is_refused(key: str, value: Any):
+    request = {**OPENAI_JOB, "hyperparameters": {key: value}}
+    problems = translate(json.dumps(request), Supplied("/m", UPLOADS), "openai").problems
+    assert [problem.place.split()[-1] for problem in problems] == [f"hyperparameters.{key}"]
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "two", True, [2]])
+def test_a_multiplier_that_is_no_number_is_refused(value: Any):
+    request = {**OPENAI_JOB, "hyperparameters": {"learning_rate_multiplier": value}}
+    problems = translate(json.dumps(request), Supplied("/m", UPLOADS), "openai").problems
+    assert [problem.place.split()[-1] for problem in problems] == ["hyperparameters.learning_rate_multiplier"]
+
+
+def test_hyperparameters_left_null_are_openais_to_choose():
+    nothing = {"n_epochs": None, "batch_size": None, "learning_rate_multiplier": None}
+    spec = spec_of(json.dumps({**OPENAI_JOB, "hyperparameters": nothing}), Supplied("/m", UPLOADS), "openai")
+    assert (spec.num_train_epochs, spec.global_batch_size, spec.learning_rate) == (3, None, 2e-4)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", 1.5, 0, -1, True, 1e300])
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_batch_of_together_that_is_no_count_is_refused(value: Any, packing: bool):
+    request = {**TOGETHER_REQUEST, "batch_size": value, "packing": packing}
+    problems = translate(json.dumps(request), Supplied(files=UPLOADS, rows_per_pack=10)).problems
+    assert [problem.place.split()[-1] for problem in problems] == ["batch_size"]
 
 
 def test_together_counts_packs_too():

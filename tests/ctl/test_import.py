@@ -106,6 +106,14 @@ def test_uploads_and_models_of_a_service_are_named_by_options(bench):
     assert bench.ctl("import", str(request), "--data", "file-1").code == 2
 
 
+def test_rows_per_pack_is_a_number_of_rows(bench):
+    source = a_recipe(bench, RECIPE + "sample_packing: true\n")
+    for value in ("nan", "inf", "0.5"):
+        answer = bench.ctl("import", source, "--rows-per-pack", value)
+        assert (answer.code, answer.out) == (2, "")
+    assert "global_batch_size: 112" in bench.ctl("import", source, "--rows-per-pack", "14").out
+
+
 def test_a_file_that_is_not_there_or_no_yaml_is_told_so(bench):
     assert bench.ctl("import", str(bench.folder / "recpie.yml")).code == 2
     answer = bench.ctl("import", a_recipe(bench, "base_model: ["))

@@ -1,5 +1,6 @@
 """`import`: a job file out of a file for axolotl, LLaMA-Factory, OpenAI or Together; every key is accounted for."""
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -54,6 +55,8 @@ def import_(
 
     Exit 1, and no job file, when something that matters cannot be had here.
     """
+    if rows_per_pack is not None and not math.isfinite(rows_per_pack):
+        raise Sorry(ExitCode.USAGE, f"--rows-per-pack {rows_per_pack} is no number of rows", "write for example 14")
     shown = "standard input" if str(file) == "-" else printable(str(file))
     try:
         text = sys.stdin.read() if str(file) == "-" else read_text(file)
