@@ -1,6 +1,7 @@
 """Rows from files: what is read, and how what cannot be is told."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,43 @@ def test_rows_that_say_the_same_have_the_same_digest_whatever_else_they_carry(tm
     different = b'{"messages": [{"content": "y", "role": "user"}]}\n'
     first, second, third = read(tmp_path / "data", content + other + different, "chat")
     assert first.digest == second.digest != third.digest
+
+
+def a_digest(tmp_path: Path, *messages: dict[str, object], tools: object = None) -> int:
+    row = {"messages": [{"role": "user", "content": "q"}, *messages]} | ({"tools": tools} if tools else {})
+    [read_row] = read(tmp_path / str(time.monotonic_ns()), (json.dumps(row) + "\n").encode(), "chat")
+    return read_row.digest
+
+
+def test_what_is_only_about_a_message_and_nulls_make_no_other_row(tmp_path: Path) -> None:
+    plain = {"role": "assistant", "content": "a"}
+    about = {"id": "m-1", "created": 1700000000, "name": None, "tool_calls": None}
+    assert a_digest(tmp_path, plain) == a_digest(tmp_path, plain | about) == a_digest(tmp_path, plain | {"id": 2})
+    for key in ("name", "reasoning_content", "thinking"):
+        assert len({a_digest(tmp_path, plain | {key: value}) for value in (None, "x", "y")}) == 3
+
+
+def test_tool_calls_say_the_same_under_other_ids_but_not_with_other_arguments_or_links(tmp_path: Path) -> None:
+    def called(ids: tuple[str, str], answers: tuple[str, str], city: object = "Rome", strict: object = None) -> int:
+        calls = [
+            {"id": call_id, "type": "function", "function": {"name": "weather", "arguments": {"city": city}}}
+            for call_id in ids
+        ]
+        results = [{"role": "tool", "tool_call_id": call_id, "content": "sunny"} for call_id in answers]
+        tools = [{"type": "function", "function": {"name": "weather", "strict": strict}}]
+        return a_digest(tmp_path, {"role": "assistant", "content": None, "tool_calls": calls}, *results, tools=tools)
+
+    first = called(("a", "b"), ("a", "b"))
+    assert first == called(("call_7", "call_9"), ("call_7", "call_9"))
+    assert first != called(("a", "b"), ("b", "a"))
+    assert first != called(("a", "b"), ("a", "b"), city=None)
+    assert first != called(("a", "b"), ("a", "b"), strict=True)
+
+
+def test_the_template_gets_nulls_and_all_keys_as_they_are_written(tmp_path: Path) -> None:
+    message = {"role": "user", "content": "q", "id": "m-1", "name": None}
+    [row] = read(tmp_path / "data", (json.dumps({"messages": [message]}) + "\n").encode(), "chat")
+    assert row.content.messages == (message,)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import transformers
 from finetuned.core.plan import ModelFile
 from finetuned.prepare.read import RowSet
 
-_CODE_VERSION = 2
+_CODE_VERSION = 3
 """Raised whenever the same input gives other rows."""
 
 

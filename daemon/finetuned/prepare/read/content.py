@@ -3,11 +3,14 @@
 import hashlib
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from finetuned.host.data.jsontext import Malformed
+
+_SAID = ("role", "content", "name", "reasoning_content", "reasoning", "thinking", "tool_plan")
+"""What of a message templates show, besides tool calls; the rest is about it (id, created and the like)."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,10 @@ class Row:
 
 
 def digest_of(content: Content) -> int:
-    """Raises Malformed for values that are no JSON, as a table may hold."""
+    """The same for every model and template, so that each keeps the same rows for evaluation.
+
+    Raises Malformed for values that are no JSON, as a table may hold.
+    """
     match content:
         case Text(text):
             said = _canonical(text)
@@ -62,8 +68,39 @@ def digest_of(content: Content) -> int:
         case Tokens(input_ids, is_target):
             said = b"tokens" + array("q", input_ids).tobytes() + bytes(is_target)
         case Conversation(messages, counts, tools):
-            said = _canonical([messages, counts, tools])
+            _canonical(messages)  # Also of what is not said: the template gets it.
+            said = _canonical([_said(messages), counts, _without_nulls(tools)])
     return int.from_bytes(hashlib.sha256(said).digest()[:8], "big")
+
+
+def _said(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages without what is only about them; null is the same as nothing, and one call id as good as another."""
+    calls_seen: dict[str, int] = {}
+
+    def call_number(call_id: Any) -> int | None:
+        return None if call_id is None else calls_seen.setdefault(str(call_id), len(calls_seen))
+
+    said = []
+    for message in messages:
+        found = {key: message[key] for key in _SAID if message.get(key) is not None}
+        if calls := message.get("tool_calls"):
+            functions = [call.get("function") or call for call in calls]
+            found["tool_calls"] = [
+                [call_number(call.get("id")), function.get("name"), function.get("arguments")]
+                for call, function in zip(calls, functions, strict=True)
+            ]
+        if message.get("tool_call_id") is not None:
+            found["tool_call_id"] = call_number(message["tool_call_id"])
+        said.append(found)
+    return said
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value
 
 
 def size_of(content: Content) -> int:
