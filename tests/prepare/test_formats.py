@@ -177,6 +177,8 @@ def test_a_set_of_prompts_and_completions_holds_text_or_messages_not_both(tmp_pa
             Tokens((5, 6), (False, True)),
         ),
         ({"input_ids": [5, 6], "completion_mask": [0, 1]}, Tokens((5, 6), (False, True))),
+        ({"input_ids": [5, 6], "assistant_masks": [False, True]}, Tokens((5, 6), (False, True))),
+        ({"input_ids": [0, 6], "attention_mask": [False, True]}, Tokens((6,), (True,))),
     ],
 )
 def test_tokenized_rows_are_taken_as_they_are_but_for_padding(tmp_path: Path, row: object, tokens: Tokens) -> None:

@@ -9,6 +9,8 @@ from finetuned.prepare.read.formats.values import Malformed, kind_of, required, 
 _IGNORED = -100
 _MOST = (1 << 31) - 1
 _MASKS = ("completion_mask", "assistant_masks")
+_TRUTHS = ("attention_mask", *_MASKS)
+"""What may be written as true and false as well."""
 
 
 def read_tokenized(row: dict[str, Any]) -> Tokens:
@@ -74,7 +76,8 @@ def _numbers(key: str, value: Any) -> list[int]:
     found = structure(key, value)
     if not isinstance(found, list):
         raise Malformed(f"{key}: expected a list of whole numbers, got {kind_of(found)}")
+    allowed = (int, bool) if key in _TRUTHS else (int,)
     for index, each in enumerate(found):
-        if type(each) is not int:
+        if type(each) not in allowed:
             raise Malformed(f"{key}[{index}]: expected a whole number, got {kind_of(each)}")
     return found
