@@ -256,3 +256,37 @@ def test_one_byte_changed_in_the_data_names_other_rows(stage: InProcess) -> None
     assert name_of(stage, spec) == first
     path.write_text(path.read_text() + "\n")
     assert name_of(stage, spec) != first
+
+
+@pytest.mark.parametrize(("groups", "of", "val_set_size"), [(1, 300, 0.1), (20, 20, 10), (1, 300, None)])
+def test_why_no_rows_are_kept_for_evaluation_is_told(
+    stage: InProcess, groups: int, of: int, val_set_size: float | None
+) -> None:
+    rows = [row for row in chats("same", groups) for _ in range(of)]
+    facts = stage.prepare(a_spec(stage, a_set(stage, "same.jsonl", *rows), val_set_size=val_set_size))
+    assert facts.data.eval_rows == 0
+    [notice] = [each for each in facts.notices if "no row is kept for evaluation instead of" in each]
+    assert f"the smallest group has {of};" in notice
+    assert "deduplicate: true" in notice
+
+
+def test_messages_that_carry_ids_do_not_leak_into_evaluation(stage: InProcess) -> None:
+    rows = [
+        {"messages": [message | {"id": f"{number}"} for message in row["messages"]]}  # type: ignore[attr-defined]
+        for number, row in enumerate(chats("row", 5) * 8)
+    ]
+    facts = stage.prepare(a_spec(stage, a_set(stage, "ids.jsonl", *rows), val_set_size=4, deduplicate=True))
+    assert facts.data.duplicate_rows == 35
+    facts = stage.prepare(a_spec(stage, a_set(stage, "ids.jsonl", *rows), val_set_size=8))
+    trained, held_out = ({tuple(ids) for _, ids, _ in stage.rows(facts, name)} for name in ("train", "eval"))
+    assert held_out
+    assert not trained & held_out
+
+
+def test_files_of_a_folder_that_are_not_read_are_told_with_the_facts(stage: InProcess) -> None:
+    a_set(stage, "us/city.jsonl", *chats("city", 2))
+    a_set(stage, "us/state.jsonl", *chats("state", 2))
+    (stage.root / "us/map.png").write_bytes(b"x")
+    facts = stage.prepare(a_spec(stage, Dataset(path=str(stage.root / "us"))))
+    assert facts.data.train_rows == 4
+    assert any("left out" in notice and "map.png" in notice for notice in facts.notices)

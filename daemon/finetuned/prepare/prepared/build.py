@@ -90,7 +90,8 @@ def _build(recipe: Recipe, renderer: Renderer, into: Path, touched: TouchedRows,
         (into / "eval.arrow").unlink()
     _write_probes(into / "probes.json", renderer, train, held_out, dealt.is_eval)
     data = _facts(recipe, train, held_out, dealt, gate, tuple(bench.sources))
-    return PreparedFacts(data=data, notices=(*renderer.notices(), *_leaks(train, held_out, dealt)))
+    notices = (*renderer.notices(), *_leaks(train, held_out, dealt), *_fewer_held_out(recipe, dealt))
+    return PreparedFacts(data=data, notices=notices)
 
 
 def _facts(
@@ -242,6 +243,19 @@ def _leaks(train: Tally, held_out: Tally, dealt: Deal) -> Iterator[str]:
     if both:
         rows = "1 evaluation row is" if both == 1 else f"{both:,} of {len(held_out.tokens):,} evaluation rows are"
         yield f"{rows} trained on as well, word for word: eval_loss will look better than it is"
+
+
+def _fewer_held_out(recipe: Recipe, dealt: Deal) -> Iterator[str]:
+    kept = int(dealt.is_eval.sum())
+    if kept >= dealt.eval_wanted:
+        return
+    rows = "no row is" if kept == 0 else "1 row is" if kept == 1 else f"{kept:,} rows are"
+    asked = "" if recipe.val_set_size is None else f" (val_set_size {recipe.val_set_size:g})"
+    hint = "" if recipe.deduplicate else "; deduplicate: true keeps one of those that say the same"
+    yield (
+        f"{rows} kept for evaluation instead of {dealt.eval_wanted:,}{asked}: rows that say the same, and the parts "
+        f"of one long text, stay on one side; the smallest group has {dealt.smallest_group:,}{hint}"
+    )
 
 
 def _nothing_left(touched: TouchedRows) -> StageFailed:

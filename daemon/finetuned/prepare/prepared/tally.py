@@ -58,6 +58,10 @@ class Deal:
     is_repeated: np.ndarray
     duplicate_rows: int
     weighted_out_rows: int
+    eval_wanted: int = 0
+    """How many were to be kept for evaluation."""
+    smallest_group: int = 1
+    """The fewest examples that stay on one side together: those that say the same, and the parts of one row."""
 
     @property
     def leaves_as_is(self) -> bool:
@@ -78,7 +82,8 @@ def deal(tally: Tally, weights: list[tuple[int, float]], val_set_size: float | N
     is_kept = ~is_repeated if deduplicate else np.ones(len(rows), dtype=bool)
 
     is_eval = np.zeros(len(rows), dtype=bool)
-    is_eval[is_kept] = choose_eval_rows(digests[is_kept], eval_count(int(is_kept.sum()), val_set_size))
+    eval_wanted = eval_count(int(is_kept.sum()), val_set_size)
+    is_eval[is_kept] = choose_eval_rows(digests[is_kept], eval_wanted)
 
     is_trained = is_kept & ~is_eval
     times = np.zeros(len(rows), dtype=np.uint16)
@@ -89,4 +94,5 @@ def deal(tally: Tally, weights: list[tuple[int, float]], val_set_size: float | N
         trained = is_trained[part]
         times[part][trained] = copies(digests[part][trained], weight)
     weighted_out = is_first_part & is_trained & (times == 0)
-    return Deal(times, is_eval, is_repeated, int(repeated.sum()), int(weighted_out.sum()))
+    smallest_group = int(np.unique(digests[is_kept], return_counts=True)[1].min(initial=len(rows)))
+    return Deal(times, is_eval, is_repeated, int(repeated.sum()), int(weighted_out.sum()), eval_wanted, smallest_group)
