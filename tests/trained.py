@@ -1,5 +1,6 @@
 """Tuned tiny models that are about to be exported, each in a spool of its own; and a proof without a new process."""
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,10 @@ class Trained:
         export(self.run, self.plan, self.network, self.tokenizer, step=12)
         return self
 
+    def rewrite_probes(self) -> None:
+        prepared = self.run.job.spool / "store" / "prepared" / self.plan.data.prepared
+        (prepared / "probes.json").write_text(json.dumps(self.probes))
+
     def exported(self) -> Exported:
         return next(e for e in read_events(self.run.job.events_file(Stage.TRAIN)) if isinstance(e, Exported))
 
@@ -84,6 +89,15 @@ def stored_as(dtype: str, base: Path, folder: Path) -> Path:
     """A copy of the model in `base` whose weights are stored in `dtype`."""
     shutil.copytree(base, folder)
     transformers.AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, dtype)).save_pretrained(folder)
+    return folder
+
+
+def with_a_token_the_model_lacks(base: Path, folder: Path) -> Path:
+    """A copy of the model in `base` whose tokenizer got a padding token, and whose embeddings were never resized."""
+    shutil.copytree(base, folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    tokenizer.save_pretrained(folder)
     return folder
 
 

@@ -19,7 +19,17 @@ from finetuned.train.artifacts import samples
 from finetuned.train.artifacts.export import release
 from finetuned.train.artifacts.probes import Probe
 from finetuned.train.artifacts.samples import AnswerEnd, answers_after
-from trained import STOPS, Trained, a_full_run, a_lora_run, a_tuned_run, logits, proofs_in_this_process, stored_as
+from trained import (
+    STOPS,
+    Trained,
+    a_full_run,
+    a_lora_run,
+    a_tuned_run,
+    logits,
+    proofs_in_this_process,
+    stored_as,
+    with_a_token_the_model_lacks,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -248,6 +258,39 @@ def test_samples_keep_to_their_time(tmp_path: Path, base: Path) -> None:
     assert {answer.end for answer in answers} <= {AnswerEnd.TIME, AnswerEnd.STOP}
     lengths = [len(trained.tokenizer.encode(answer.text)) for answer in answers]
     assert max(lengths) < samples.MAX_NEW_TOKENS / 2
+
+
+@pytest.mark.parametrize("a_run", [a_lora_run, pytest.param(a_full_run, marks=pytest.mark.slow)])
+def test_a_padding_token_that_the_model_has_no_row_for_is_never_filled_up_with(
+    tmp_path: Path, base: Path, a_run: Any
+) -> None:
+    padded = with_a_token_the_model_lacks(base, tmp_path / "padded")
+    trained = a_run(tmp_path / "spool", padded, merge=a_run is a_lora_run)
+    assert trained.tokenizer.pad_token == "[PAD]"
+    trained.probes[0] |= {"prompt_ids": [*trained.rows[0], *trained.rows[0]]}  # The other one is filled up.
+    del trained.probes[0]["messages"]
+    trained.rewrite_probes()
+    trained.export()
+    for folder in {"adapter", "merged", "model"} & {path.name for path in trained.artifacts.iterdir()}:
+        settings = transformers.GenerationConfig.from_pretrained(trained.artifacts / folder)
+        assert settings.pad_token_id in STOPS
+    if a_run is a_lora_run:
+        loaded = peft.AutoPeftModelForCausalLM.from_pretrained(trained.artifacts / "adapter")
+        rows = trained.logits.shape[1]
+        torch.testing.assert_close(logits(loaded, trained.rows)[:, :rows], trained.logits, rtol=1e-5, atol=1e-5)
+        merged = load_file(trained.artifacts / "merged" / "model.safetensors")
+        assert merged["model.embed_tokens.weight"].shape[0] == rows
+
+
+@pytest.mark.parametrize("change", [{"modules_to_save": ("lm_head",)}, {"target_modules": ("q_proj", "embed_tokens")}])
+def test_an_adapter_that_nobody_could_load_is_refused_before_it_is_trained(
+    tmp_path: Path, base: Path, change: dict[str, Any]
+) -> None:
+    padded = with_a_token_the_model_lacks(base, tmp_path / "padded")
+    with pytest.raises(StageFailed, match=r"which has 319 rows, and the tokenizer has 320 tokens") as failed:
+        a_tuned_run(tmp_path / "spool", padded, LORA.model_copy(update=change))
+    assert not failed.value.retry
+    assert "resize_token_embeddings" in failed.value.hint
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from finetuned.core.plan import LoraTuning, Quantization
 from finetuned.core.problems import StageFailed
 from finetuned.host.journal import read_events
 from finetuned.train.artifacts import merge
-from trained import Trained, a_tuned_run, logits, proofs_in_this_process, stored_as
+from trained import Trained, a_tuned_run, logits, proofs_in_this_process, stored_as, with_a_token_the_model_lacks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -123,6 +123,18 @@ def test_new_tokens_are_in_the_merged_model_and_the_adapter_loads_on_a_base_with
     assert tokenizer.encode("<think>", add_special_tokens=False) == [len(tokenizer) - 3]
     assert_answers_as_trained(trained)
     assert "The tokenizer has 3 new tokens" in (trained.artifacts / "adapter" / "README.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "smollm"], ids=["untied", "tied"])
+def test_new_tokens_come_after_those_that_the_tokenizer_has_and_the_model_lacks(
+    tmp_path: Path, base: Path, tied: Path, family: str
+) -> None:
+    padded = with_a_token_the_model_lacks(tied if family == "smollm" else base, tmp_path / "padded")
+    trained = merged(tmp_path / "spool", padded, added_tokens=("<think>",))
+    assert config_of(trained)["vocab_size"] == len(trained.tokenizer) == 321
+    assert config_of(trained)["pad_token_id"] == trained.tokenizer.pad_token_id == 319
+    assert_answers_as_trained(trained)
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_a_probe_chat_that_the_saved_folder_encodes_to_other_ids_fails_the_job(t
     changed = tiny.CHATML.replace("assistant\n", "model\n")
     ids = trained.tokenizer.apply_chat_template(trained.chats[0], chat_template=changed, add_generation_prompt=True)
     trained.probes[0]["prompt_ids"] = ids["input_ids"]
-    rewrite_probes(trained)
+    trained.rewrite_probes()
     failure = failure_of(trained)
     assert "the chat template and tokenizer in adapter/ read a probe as" in str(failure)
     assert "they part at token" in str(failure)
@@ -100,7 +100,7 @@ def test_tools_are_rendered_in_the_saved_folder_as_in_training(tmp_path: Path, b
         trained.chats[0], tools=tools, chat_template=template, add_generation_prompt=True
     )["input_ids"]
     trained.probes[0] |= {"prompt_ids": ids, "tools": tools}
-    rewrite_probes(trained)
+    trained.rewrite_probes()
     trained.export()
     assert (trained.artifacts / "report.html").exists()
 
@@ -113,14 +113,9 @@ def test_a_template_that_writes_the_date_is_proven_on_any_day(tmp_path: Path, ba
     for probe, chat in zip(trained.probes, trained.chats, strict=True):
         ids = trained.tokenizer.apply_chat_template(chat, chat_template=still, add_generation_prompt=True)["input_ids"]
         probe |= {"prompt_ids": ids, "chat_template": still}
-    rewrite_probes(trained)
+    trained.rewrite_probes()
     trained.export()
     assert trained.exported()
-
-
-def rewrite_probes(trained: Trained) -> None:
-    prepared = trained.run.job.spool / "store" / "prepared" / trained.plan.data.prepared
-    (prepared / "probes.json").write_text(json.dumps(trained.probes))
 
 
 @pytest.mark.usefixtures("here")

@@ -20,7 +20,8 @@ from finetuned.train.engine.saver import Saver
 from finetuned.train.model.adapt import adapt
 from finetuned.train.model.isolation import is_isolated
 from finetuned.train.model.load import choose_device, load_base, load_tokenizer, require_prepared_model
-from finetuned.train.model.tokens import grow_embeddings
+from finetuned.train.model.lora import require_embeddings_that_load
+from finetuned.train.model.tokens import grow_embeddings, with_unknown_ones
 from finetuned.train.model.tuned import TunedModel
 from finetuned.train.rows import open_rows
 
@@ -66,11 +67,15 @@ def build_model(run: StageRun, plan: RunPlan) -> TunedModel:
     for prepared in (plan.model, _earlier_adapter(plan)):
         if prepared is not None and prepared.files:
             require_prepared_model(prepared, run.job.facts_file.stat().st_ctime_ns)
-    new_tokens = token_ids(load_tokenizer(plan), (*plan.added_tokens, *plan.added_special_tokens))
+    tokenizer = load_tokenizer(plan)
     base: Any = load_base(plan, device)
+    new_tokens = with_unknown_ones(base, token_ids(tokenizer, (*plan.added_tokens, *plan.added_special_tokens)))
     seed_everything(plan.seed)
     grow_embeddings(base, new_tokens, plan.seed)
-    return adapt(base, plan, device, new_tokens)
+    model = adapt(base, plan, device, new_tokens)
+    if isinstance(plan.tuning, LoraTuning):
+        require_embeddings_that_load(model.network, len(tokenizer))
+    return model
 
 
 def _earlier_adapter(plan: RunPlan) -> AdapterFacts | None:

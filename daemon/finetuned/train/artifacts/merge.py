@@ -35,7 +35,8 @@ def merge_adapter(plan: RunPlan, adapter: Path, into: Path) -> dict[str, str]:
         # One tensor for both would change the embedding with the head; they are tied again where they turn out equal.
         untie(base)
     tokenizer = AutoTokenizer.from_pretrained(adapter)
-    if len(tokenizer) > base.get_input_embeddings().weight.shape[0]:
+    is_grown = bool(plan.added_tokens or plan.added_special_tokens)
+    if is_grown and len(tokenizer) > base.get_input_embeddings().weight.shape[0]:
         base.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     try:
         merged = PeftModel.from_pretrained(base, adapter).merge_and_unload(safe_merge=True)

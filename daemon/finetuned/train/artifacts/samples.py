@@ -95,11 +95,14 @@ def stops_of(plan: RunPlan, tokenizer: Any) -> list[int]:
     return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
 
 
-def pad_of(plan: RunPlan, tokenizer: Any) -> int | None:
-    """The id to fill up with: the tokenizer's, else a stop, as generation never reads what follows one."""
-    if tokenizer.pad_token_id is not None:
-        return int(tokenizer.pad_token_id)
-    return next(iter(stops_of(plan, tokenizer)), None)
+def pad_of(plan: RunPlan, model: Any, tokenizer: Any) -> int | None:
+    """The id to fill up with: the tokenizer's, else a stop, as generation never reads what follows one.
+
+    Always one that `model` has a row for: to many bases somebody added a padding token and left the model as it was.
+    """
+    wanted = [tokenizer.pad_token_id, *stops_of(plan, tokenizer)]
+    rows = model.get_input_embeddings().weight.shape[0]
+    return next((token for token in wanted if token is not None and token < rows), None)
 
 
 def _first_model(plan: RunPlan, tokenizer: Any) -> Any:
@@ -108,11 +111,12 @@ def _first_model(plan: RunPlan, tokenizer: Any) -> Any:
 
     from finetuned.host.tokenizer import token_ids
     from finetuned.train.model.load import load_base
-    from finetuned.train.model.tokens import grow_embeddings
+    from finetuned.train.model.tokens import grow_embeddings, with_unknown_ones
 
     device = torch.device(plan.device)
     model = load_base(plan, device)
-    grow_embeddings(model, token_ids(tokenizer, (*plan.added_tokens, *plan.added_special_tokens)), plan.seed)
+    new_tokens = token_ids(tokenizer, (*plan.added_tokens, *plan.added_special_tokens))
+    grow_embeddings(model, with_unknown_ones(model, new_tokens), plan.seed)
     earlier = plan.tuning.init_adapter if isinstance(plan.tuning, LoraTuning) else None
     if earlier is not None:
         from peft import PeftModel
@@ -139,7 +143,7 @@ def _answers(
         over = run.stop.is_set() or time.monotonic() > deadline
         return torch.full((len(input_ids),), over, device=input_ids.device)
 
-    prompts_BT, mask_BT = _filled_on_the_left(probes, pad_of(plan, tokenizer) or 0)
+    prompts_BT, mask_BT = _filled_on_the_left(probes, pad_of(plan, model, tokenizer) or 0)
     device = next(model.parameters()).device
     room_tokens = plan.model.max_position_embeddings - prompts_BT.shape[1]
     generated_BT = model.generate(
@@ -178,7 +182,7 @@ def _greedy(plan: RunPlan, model: Any, tokenizer: Any, max_new_tokens: int) -> "
         max_new_tokens=max_new_tokens,
         use_cache=True,
         eos_token_id=stops_of(plan, tokenizer) or None,
-        pad_token_id=pad_of(plan, tokenizer),
+        pad_token_id=pad_of(plan, model, tokenizer),
     )
     return greedy
 

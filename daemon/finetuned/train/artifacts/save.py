@@ -69,7 +69,7 @@ def save_tokenizer(plan: RunPlan, model: Any, tokenizer: Any, folder: Path) -> N
 def generation_settings(plan: RunPlan, model: Any, tokenizer: Any) -> Any:
     settings = deepcopy(model.generation_config)
     settings.eos_token_id = stops_of(plan, tokenizer) or None
-    settings.pad_token_id = pad_of(plan, tokenizer)
+    settings.pad_token_id = pad_of(plan, model, tokenizer)
     # Else a loader may take them for a copy of the model's configuration and derive them anew, without these stops.
     settings._from_model_config = False
     try:
@@ -156,5 +156,5 @@ def _configuration(plan: RunPlan, model: Any, tokenizer: Any, dtype: "torch.dtyp
     config.vocab_size = model.get_input_embeddings().weight.shape[0]
     stops = stops_of(plan, tokenizer)
     config.eos_token_id = stops[0] if len(stops) == 1 else (stops or None)
-    config.pad_token_id = pad_of(plan, tokenizer)
+    config.pad_token_id = pad_of(plan, model, tokenizer)
     return config

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, TaskType, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors.torch import load_file
 from torch import nn
@@ -34,6 +35,25 @@ def with_lora(base: Any, tuning: LoraTuning, new_tokens: Sequence[int]) -> Any:
     if earlier is not None:
         _go_on_from(network, Path(earlier.path))
     return network
+
+
+def require_embeddings_that_load(network: Any, tokens: int) -> None:
+    """Raises StageFailed (no retry) where an adapter of `network` changes embeddings that have no row for each of the
+    tokenizer's `tokens`: whoever loads it by AutoPeftModelForCausalLM has them grown, and it fits no more."""
+    changed = {
+        name: module.weight.shape[0]
+        for name, module in embeddings_of(network.get_base_model()).items()
+        if isinstance(module, AuxiliaryTrainingWrapper | BaseTunerLayer)
+    }
+    for name, rows in changed.items():
+        if rows < tokens:
+            raise StageFailed(
+                f"the adapter is to change {name}, which has {rows:,} rows, and the tokenizer has {tokens:,} tokens: "
+                "nobody could load it again",
+                retry=False,
+                hint="leave the embeddings out of modules_to_save and lora_target_modules, or prepare the base model "
+                "with resize_token_embeddings(len(tokenizer)) and save_pretrained first",
+            )
 
 
 def _config(tuning: LoraTuning, rows: dict[str, list[int]] | None) -> LoraConfig:

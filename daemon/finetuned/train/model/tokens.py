@@ -30,6 +30,12 @@ def grow_embeddings(model: Any, ids: Sequence[int], seed: int) -> None:
         weight_VH[list(ids)] = rows_NH.to(weight_VH.dtype)
 
 
+def with_unknown_ones(model: Any, ids: Sequence[int]) -> list[int]:
+    """`ids` of new tokens, after those before them that `model` has no rows for either: a tokenizer may have more
+    tokens than its model, and once the embeddings grow, theirs are new rows like any other."""
+    return [*range(min(model.get_input_embeddings().weight.shape[0], *ids), min(ids)), *ids] if ids else []
+
+
 def embeddings_of(model: Any) -> dict[str, Any]:
     """The modules that have a row for each token, by full name: input embeddings, and the head where there is one."""
     wanted = {
