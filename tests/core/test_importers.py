@@ -565,6 +565,27 @@ def test_rows_that_are_not_known_are_refused_with_what_to_write(kind: str, said:
     assert said in refusals(translation)["datasets[0].type"]
 
 
+def rendered_by(source: str, chat: list[dict[str, str]], supplied: Supplied | None = None) -> str:
+    template = spec_of(source, supplied).chat_template
+    assert template is not None
+    return jinja2.Environment().from_string(template).render(messages=chat, bos_token="<s>", eos_token="</s>")
+
+
+def test_a_template_called_alpaca_is_another_one_in_each_tool():
+    chat = [{"role": role, "content": text} for role, text in (("user", "1+2"), ("assistant", "3"), ("user", "4+5"))]
+    system = [{"role": "system", "content": "Add."}, *chat]
+    axolotls = AXOLOTL_SMALLEST + "chat_template: alpaca\n"
+    turns = "### Instruction:\n1+2\n\n### Response:\n3</s>\n\n### Instruction:\n4+5"
+    assert rendered_by(axolotls, chat) == "<s>" + turns
+    assert rendered_by(axolotls, system) == "<s>Add.\n\n" + turns
+    factorys = LLAMAFACTORY_SMALLEST.replace("template: qwen", "template: alpaca")
+    begin = (
+        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+    )
+    assert rendered_by(factorys, chat) == begin + turns + "\n\n### Response:\n"
+    assert rendered_by(factorys, system) == "Add." + turns + "\n\n### Response:\n"
+
+
 def test_two_templates_in_one_job_are_refused():
     both = AXOLOTL_SMALLEST.replace(
         "}]", ", chat_template: chatml}, {path: /e.jsonl, type: chat_template, chat_template: llama3}]"

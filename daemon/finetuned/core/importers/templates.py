@@ -1,7 +1,9 @@
 """Names of chat templates in axolotl and LLaMA-Factory → ours."""
 
+from collections.abc import Mapping
+
 from finetuned.core.importers.ledger import Found
-from finetuned.core.importers.work import Work
+from finetuned.core.importers.work import Kind, Work
 from finetuned.core.jobfile.findings import shown
 
 ALPACA = r"""{{- bos_token or '' }}
@@ -18,7 +20,40 @@ ALPACA = r"""{{- bos_token or '' }}
 {{- message['content'] + eos_token }}
 {%- endif %}
 {%- endfor %}"""
-"""The prompt of Stanford Alpaca, as both tools write it."""
+"""The prompt of Stanford Alpaca, as axolotl writes it around rows of type alpaca."""
+
+_ALPACA_CHATS: Mapping[Kind, str] = {
+    "axolotl": r"""{{- bos_token or '' }}
+{%- for message in messages %}
+{%- if message['role'] == 'system' and loop.first %}
+{{- message['content'] }}
+{%- elif message['role'] == 'user' %}
+{{- '### Instruction:\n' + message['content'] }}
+{%- elif message['role'] == 'assistant' %}
+{{- '### Response:\n' + message['content'] + eos_token }}
+{%- endif %}
+{%- if not loop.last %}
+{{- '\n\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '\n\n### Response:\n' }}
+{%- endif %}""",
+    "llamafactory": r"""{%- if messages[0]['role'] != 'system' %}
+{{- 'Below is an instruction that describes a task. ' }}
+{{- 'Write a response that appropriately completes the request.\n\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if message['role'] == 'system' %}
+{{- message['content'] }}
+{%- elif message['role'] == 'user' %}
+{{- '### Instruction:\n' + message['content'] + '\n\n### Response:\n' }}
+{%- else %}
+{{- message['content'] + eos_token + '\n\n' }}
+{%- endif %}
+{%- endfor %}""",
+}
+"""What each tool calls the template alpaca: axolotl's begins with no sentence, LLaMA-Factory's with no mark."""
 
 _FAMILIES = {
     "cohere": ("command", "aya", "c4ai"),
@@ -50,7 +85,7 @@ def translate_template(work: Work, named: Found, name: str) -> None:
     if name in ("chatml", "llama3"):
         work.draft.put("chat_template", name, named)
     elif name == "alpaca":
-        work.draft.put("chat_template", ALPACA, named, why="written out")
+        work.draft.put("chat_template", _ALPACA_CHATS[work.kind], named, why="written out")
     elif is_models_own(work, name):
         work.draft.put("chat_template", "auto", named, why="the model's own")
         what = (
