@@ -416,6 +416,17 @@ def test_axolotls_silence_is_written_out():
     assert (spec.global_batch_size, spec.excess_length_strategy, spec.chat_template) == (8, "drop", None)
 
 
+def test_an_empty_bf16_is_no_auto_for_axolotl():
+    assert spec_of(AXOLOTL_SMALLEST + "bf16:\n").bf16 is False
+    assert spec_of(AXOLOTL_SMALLEST + "bf16:\nfloat32: true\n").bf16 is False
+    assert spec_of(AXOLOTL_SMALLEST).bf16 is None
+
+
+def test_no_warm_up_stays_none_for_axolotl_whatever_ratio_stands_beside_it():
+    spec = spec_of(AXOLOTL_SMALLEST + "warmup_steps: 0\nwarmup_ratio: 0.1\n")
+    assert (spec.warmup_steps, spec.warmup_ratio) == (0, None)
+
+
 def test_no_adapter_with_single_weights_is_freeze_with_axolotls_patterns():
     spec = named("axolotl text")
     assert spec.finetuning_type == "freeze"

@@ -84,7 +84,7 @@ def _translate_warmup(work: Work, words: TrainerWords, *, is_bare_constant: bool
         work.draft.put("warmup_ratio", steps.value, steps.found)
         work.ledger.change(steps.found, f"is {steps.value:g}, less than one step: read as a part of the run")
         _drop_other(work, ratio)
-    elif steps and (steps.value or ratio is None):
+    elif steps and (steps.value or ratio is None or work.kind == "axolotl"):
         if whole := work.keys.whole("warmup_steps"):
             work.draft.put("warmup_steps", whole.value, whole.found)
         _drop_other(work, ratio)
@@ -236,6 +236,8 @@ def translate_precision(work: Work, *, is_full: bool) -> None:
             work.ledger.refuse(given.found, "this precision cannot be had here", "write bf16: auto")
         elif given:
             work.ledger.ignore(given.found, "asks for nothing that would not happen anyway")
+    if work.kind == "axolotl" and "bf16" in keys.all and keys.all["bf16"].is_empty:
+        work.draft.put("bf16", False, keys.all["bf16"], why="empty is not auto there")
     bf16 = keys.word("bf16")
     if bf16 and bf16.value in ("auto", "true", "full", "false", "yes", "no"):
         value: str | bool = "auto" if bf16.value == "auto" else bf16.value not in ("false", "no")
