@@ -5,6 +5,7 @@ weights, or goes wrong in the way that MODE says. What the real converter makes 
 """
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -28,6 +29,17 @@ def main() -> None:
         return
     if mode == "writes rubbish":
         into.write_bytes(b"<html>not found</html>" * 100)
+        return
+    if mode == "leaves a pipe":
+        os.mkfifo(into)
+        return
+    if mode == "leaves a folder":
+        into.mkdir()
+        return
+    if mode == "writes elsewhere":
+        elsewhere = into.with_name("elsewhere")
+        write(model, elsewhere)
+        into.symlink_to(elsewhere)
         return
     write(model, into)
     if mode == "cuts short":

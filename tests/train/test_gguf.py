@@ -96,6 +96,9 @@ def test_an_adapter_is_merged_aside_for_its_gguf_file_and_quantized_by_llama_qua
         ("writes nothing", "ended well and wrote no file"),
         ("writes rubbish", "does not begin as a GGUF file does (b'<html>no')"),
         ("cuts short", "is a damaged GGUF file"),
+        ("leaves a pipe", "left a pipe, not a file, at model-f32.gguf"),
+        ("writes elsewhere", "left a symbolic link, not a file, at model-f32.gguf"),
+        pytest.param("leaves a folder", "left a folder, not a file, at model-f32.gguf", marks=pytest.mark.slow),
     ],
 )
 def test_a_converter_that_goes_wrong_costs_the_gguf_file_alone(

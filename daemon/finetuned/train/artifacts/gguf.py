@@ -4,6 +4,7 @@ Whatever goes wrong here costs this file alone: it becomes a notice, and the job
 """
 
 import logging
+import stat
 import struct
 import time
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ _MAGIC = b"GGUF"
 _HEADER = struct.Struct("<4sIQQ")
 """Magic, version, number of tensors, number of metadata entries."""
 _LAST_LINES = 3
+_NO_FILES = {stat.S_ISLNK: "a symbolic link", stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe"}
 
 
 class _NoGguf(Exception):
@@ -96,10 +98,15 @@ def _require_gguf(path: Path, program: str) -> None:
     """Raises _NoGguf for what is no GGUF file that llama.cpp could load."""
     name = Path(program).name
     try:
-        with open(path, "rb") as file:
-            header = file.read(_HEADER.size)
+        found = path.lstat().st_mode
     except FileNotFoundError:
         raise _NoGguf(f"{name} ended well and wrote no file") from None
+    if not stat.S_ISREG(found):
+        # A link would be published as one, and opening a pipe waits for ever.
+        kind = next((word for is_kind, word in _NO_FILES.items() if is_kind(found)), "something else")
+        raise _NoGguf(f"{name} left {kind}, not a file, at {path.name}")
+    with open(path, "rb") as file:
+        header = file.read(_HEADER.size)
     if len(header) < _HEADER.size or not header.startswith(_MAGIC):
         raise _NoGguf(f"what {name} wrote does not begin as a GGUF file does ({header[:8]!r})")
     _magic, version, tensors, entries = _HEADER.unpack(header)
