@@ -951,3 +951,11 @@ def test_togethers_full_training_and_its_ends_that_cannot_be_had():
 def test_a_secret_is_not_repeated():
     translation = translated(*SOURCES["together request"])
     assert "secret" not in translation.model_dump_json()
+
+
+def test_llamafactorys_adapter_to_go_on_from_keeps_its_shape_whatever_is_said_or_left_out():
+    source = f"{LLAMAFACTORY_SMALLEST}\nadapter_name_or_path: saves/earlier\n"
+    for more in ("", "lora_rank: 64\nlora_target: q_proj\n"):
+        asked = spec_of(source + more, Supplied(dataset_info=INFO), "llamafactory")
+        assert asked.init_adapter == "saves/earlier"
+        assert not asked.model_fields_set & {"lora_r", "lora_alpha", "lora_target_modules"}

@@ -30,6 +30,7 @@ WORDS = TrainerWords(
     default_warmup_ratio=0.0,
 )
 _DEFAULT_LENGTH = 2048
+_SHAPE_KEYS = ("lora_rank", "lora_alpha", "lora_dropout", "lora_target", "additional_target", "use_dora", "use_rslora")
 _DEFAULT_RANK = 8
 _DEFAULT_RATE = 5e-5
 _ADAPTER_KEYS = (
@@ -137,6 +138,17 @@ def _translate_quantization(work: Work) -> None:
 
 
 def _translate_adapter(work: Work) -> None:
+    if work.keys.present(["adapter_name_or_path"]):
+        for found in work.keys.present(_SHAPE_KEYS):
+            work.ledger.ignore(found, "has no effect there: the adapter that training goes on from keeps its shape")
+    else:
+        _translate_shape(work)
+    if ratio := work.keys.number("loraplus_lr_ratio"):
+        work.draft.put("loraplus_lr_ratio", ratio.value, ratio.found)
+    _translate_start(work)
+
+
+def _translate_shape(work: Work) -> None:
     keys, draft = work.keys, work.draft
     rank, alpha = keys.whole("lora_rank"), keys.whole("lora_alpha")
     r = rank.value if rank else _DEFAULT_RANK
@@ -159,9 +171,6 @@ def _translate_adapter(work: Work) -> None:
     for key in ("use_dora", "use_rslora"):
         if truth := keys.truth(key):
             draft.put(key, truth.value, truth.found)
-    if ratio := keys.number("loraplus_lr_ratio"):
-        draft.put("loraplus_lr_ratio", ratio.value, ratio.found)
-    _translate_start(work)
 
 
 def _translate_start(work: Work) -> None:
