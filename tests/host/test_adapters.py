@@ -108,3 +108,17 @@ def test_another_shape_than_the_adapters_is_told_at_the_claim(tmp_path: Path) ->
     )
     problems = {problem.place: problem.what for problem in source_problems(spec, None)}
     assert problems["lora_r"] == "is 16, but init_adapter was trained with 8"
+
+
+def test_the_tokens_that_an_adapter_brings_have_to_be_named_again(tmp_path: Path) -> None:
+    folder = an_adapter(tmp_path / "adapter", trainable_token_indices={"embed_tokens": [600, 601]})
+    asked = {
+        "base_model": "org/name",
+        "datasets": [{"path": str(tmp_path / "rows.jsonl")}],
+        "init_adapter": str(folder),
+    }
+    found = source_problems(JobSpec.model_validate(asked), None)
+    [problem] = [problem for problem in found if problem.place == "init_adapter"]
+    assert "added_special_tokens" in problem.hint
+    found = source_problems(JobSpec.model_validate(asked | {"added_tokens": ("<a>", "<b>")}), None)
+    assert "init_adapter" not in {problem.place for problem in found}

@@ -41,6 +41,7 @@ class EarlierAdapter:
     use_dora: bool
     use_rslora: bool
     modules_to_save: tuple[str, ...]
+    has_new_tokens: bool
     fan_in_fan_out: bool
 
 
@@ -86,6 +87,7 @@ def _checked(path: Path) -> EarlierAdapter:
             use_dora=bool(config.get("use_dora")),
             use_rslora=bool(config.get("use_rslora")),
             modules_to_save=tuple(map(str, config.get("modules_to_save") or ())),
+            has_new_tokens=bool(config.get("trainable_token_indices")),
             fan_in_fan_out=bool(config.get("fan_in_fan_out")),
         )
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:

@@ -92,7 +92,13 @@ def _problems(spec: JobSpec, folder: Path | None) -> Iterator[Problem]:
         yield Problem(place="base_model", what=str(error), hint=error.hint)
     if spec.init_adapter is not None:
         try:
-            yield from adapter_problems(spec, read_adapter(locate(spec.init_adapter, folder)))
+            adapter = read_adapter(locate(spec.init_adapter, folder))
+            yield from adapter_problems(spec, adapter)
+            if adapter.has_new_tokens and not (spec.added_tokens or spec.added_special_tokens):
+                raise Unusable(
+                    "was trained with new tokens, and this job adds none",
+                    "name the same added_tokens and added_special_tokens, in the same order, as the job that made it",
+                )
         except Unusable as error:
             yield Problem(place="init_adapter", what=str(error), hint=error.hint)
     yield from gguf_problems(spec.export.gguf)
