@@ -98,6 +98,7 @@ def test_a_missing_file_is_told_with_the_nearest_name(tmp_path: Path) -> None:
         (b"\x1f\x8b\x08", "is a gzip file that is cut off"),
         (b"PAR1xxxx", "is cut off: its end is missing"),
         (b"ARROW1\0\0xxxx", "is cut off: its end is missing"),
+        (b"\xff\xff\xff\xffxxxx", "is cut off: its end is missing"),
         (b"PK\x03\x04xxxx", "is a zip archive"),
         (b"\xff\xfet\0e\0x\0t\0", "is UTF-16 text"),
         (b'["a"]', ":1 expected a JSON object, got the string"),

@@ -8,7 +8,7 @@ import pytest
 
 import tiny
 from finetuned.core.events import Noticed
-from finetuned.core.problems import CannotRun, InvalidSpec, StageFailed, StopRequested
+from finetuned.core.problems import InvalidSpec, StageFailed, StopRequested
 from finetuned.core.spec import Dataset
 from preparing import InProcess, a_chat, a_model_folder, load_tokenizer, write_safetensors
 
@@ -107,7 +107,7 @@ def test_max_seq_length_is_the_models_where_that_is_less_than_4096(stage: InProc
 
 
 def test_more_than_the_models_positions_is_refused(stage: InProcess) -> None:
-    with pytest.raises(CannotRun, match="4,096 is more than the 128 positions"):
+    with pytest.raises(InvalidSpec, match="4,096 is more than the 128 positions"):
         stage.prepare(stage.spec(a_chat("a", "b"), max_seq_length=4096))
 
 
