@@ -77,11 +77,19 @@ def test_qlora_quantizes_the_linear_layers_and_neither_head_nor_embeddings(spool
 def test_every_adapter_on_a_quantized_base_gets_gradients_also_with_checkpointing(
     spool: Path, llama: Path, kind: Any, precision: str
 ):
-    model = built(spool, llama, qlora(kind, use_dora=True), precision=precision, gradient_checkpointing=True)
+    model = built(spool, llama, qlora(kind, use_dora=kind != "int8"), precision=precision, gradient_checkpointing=True)
     found = gradients(model, spool)
     assert found
     assert all(grad is not None and grad.dtype == torch.float32 for grad in found.values())
     assert all(grad.abs().max() > 0 for name, grad in found.items() if grad is not None and "lora_A" not in name)
+
+
+def test_dora_on_8_bits_is_refused_before_the_model_is_read(spool: Path, tmp_path: Path, llama: Path):
+    without_weights = shutil.copytree(llama, tmp_path / "base", ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(StageFailed, match="breaks off once it is loaded again") as failed:
+        built(spool, without_weights, qlora("int8", use_dora=True))
+    assert not failed.value.retry
+    assert "load_in_4bit: true" in failed.value.hint
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,6 @@ are not cast to fp32 as PEFT's prepare_model_for_kbit_training does: that double
 compute in fp32 anyway, and adapters are fp32 without it.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 
 from finetuned.core.plan import LoraTuning, Quantization, RunPlan
+from finetuned.core.problems import StageFailed
 
 
 def quantization_of(plan: RunPlan) -> Quantization | None:
@@ -21,10 +21,20 @@ def quantization_of(plan: RunPlan) -> Quantization | None:
 
 
 def quantized_loading(plan: RunPlan, device: torch.device) -> dict[str, Any]:
-    """What from_pretrained must be told to quantize the plan's base while loading it; nothing where it is not to."""
+    """What from_pretrained must be told to quantize the plan's base while loading it; nothing where it is not to.
+
+    Raises StageFailed (no retry) for DoRA on 8 bits: on a CPU, PEFT 0.21 then loses the scales of the base's weights
+    after the first forward pass, in training and for whoever loads the adapter.
+    """
     quantization = quantization_of(plan)
     if quantization is None:
         return {}
+    if quantization.kind == "int8" and isinstance(plan.tuning, LoraTuning) and plan.tuning.use_dora:
+        raise StageFailed(
+            "use_dora on a base in 8 bits makes an adapter that breaks off once it is loaded again, on a CPU (PEFT 0.21)",
+            retry=False,
+            hint="write load_in_4bit: true, or train an adapter without DoRA",
+        )
     # Loaded where it stays: a model of 8 bits refuses to be moved, and quantizing happens on the device.
     return {"quantization_config": _config(plan, quantization), "device_map": {"": str(device)}}
 
@@ -43,23 +53,12 @@ def misshapen_weights(model: Any) -> list[tuple[str, tuple[int, ...], tuple[int,
 
 
 def keep_trainable(model: Any) -> None:
-    """Work around what bitsandbytes 0.50 and PEFT 0.21 do to quantized weights between steps."""
+    """Work around what bitsandbytes 0.50 does to quantized weights between steps."""
     for module in model.modules():
         if isinstance(module, Linear4bit):
             # On a CPU with AVX512-BF16, 4-bit weights are re-packed for inference in the first forward pass in
             # evaluation mode. That form has no backward pass: most adapters would go without gradients from then on.
             module.support_avx512bf16_for_cpu = False
-        if isinstance(module, Linear8bitLt):
-            module.init_8bit_state = partial(_take_over_state, module)
-
-
-def _take_over_state(module: Any) -> None:
-    """As Linear8bitLt does, but keep the scales: on a CPU, PEFT gives a layer with DoRA a copy of its weight that has
-    none."""
-    module.state.CB = module.weight.CB
-    if module.weight.SCB is not None:
-        module.state.SCB = module.weight.SCB
-    module.weight.CB = module.weight.SCB = None
 
 
 def _config(plan: RunPlan, quantization: Quantization) -> BitsAndBytesConfig:
