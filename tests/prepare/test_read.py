@@ -106,6 +106,11 @@ def test_tool_calls_say_the_same_under_other_ids_but_not_with_other_arguments_or
     assert first != called(("a", "b"), ("a", "b"), strict=True)
 
 
+def test_a_null_in_a_tool_says_nothing(tmp_path: Path) -> None:
+    bare, strict = ([{"type": "function", "function": {"name": "f"} | more}] for more in ({}, {"strict": None}))
+    assert a_digest(tmp_path, tools=bare) == a_digest(tmp_path, tools=strict) != a_digest(tmp_path)
+
+
 def test_the_template_gets_nulls_and_all_keys_as_they_are_written(tmp_path: Path) -> None:
     message = {"role": "user", "content": "q", "id": "m-1", "name": None}
     [row] = read(tmp_path / "data", (json.dumps({"messages": [message]}) + "\n").encode(), "chat")
