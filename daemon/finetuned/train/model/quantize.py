@@ -31,7 +31,7 @@ def quantized_loading(plan: RunPlan, device: torch.device) -> dict[str, Any]:
         return {}
     if quantization.kind == "int8" and isinstance(plan.tuning, LoraTuning) and plan.tuning.use_dora:
         raise StageFailed(
-            "use_dora on a base in 8 bits makes an adapter that breaks off once it is loaded again, on a CPU (PEFT 0.21)",
+            "use_dora on a base in 8 bits makes an adapter that breaks off once it is loaded again on a CPU",
             retry=False,
             hint="write load_in_4bit: true, or train an adapter without DoRA",
         )
