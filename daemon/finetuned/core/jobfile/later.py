@@ -149,7 +149,7 @@ JOB_NAMES_NOT_YET: Mapping[str, NotYet] = {
     **_later(
         "dataset_name dataset_dir dataset_config dataset_mixture interleave_probs mix_strategy",
         "data sets by name",
-        "name JSONL files: datasets: [{path: /path/to/train.jsonl}]",
+        "name files or folders: datasets: [{path: /path/to/train.jsonl}]",
     ),
     **_later(
         "max_samples max_train_samples max_eval_samples",
@@ -270,7 +270,7 @@ JOB_VALUES_NOT_YET: Mapping[str, Mapping[str, NotYet]] = {
 DATASET_NAMES_NOT_YET: Mapping[str, NotYet] = {
     **_decided_here("ds_type file_type", "is not needed: the kind of file is seen from its name and first bytes"),
     **_later("name config_name subset", "data sets of several parts", "give each part a file of its own"),
-    **_later("revision", "data sets on a hub", "write the path of a JSONL file"),
+    **_later("revision", "data sets on a hub", "get the rows to this machine and write their path"),
     **_later("shards shards_idx interleave_prob", "this kind of mixing", "write weight: 0.5 for half of the rows"),
     **_later("field_* message_* roles", "names of columns, one by one", "write columns: {messages: theirs}"),
     **_later("field_messages", "names of columns, one by one", "write columns: {messages: theirs}", "messages"),
