@@ -1,15 +1,15 @@
 """What this machine has: GPUs as NVML sees them (never through torch), memory, free disk, its boot's identity."""
 
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import pynvml
 
 from finetuned.core.plan import Device, Machine
+from finetuned.host import nvml
 
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
+_DRIVER = nvml.Driver()
 
 
 @cache
@@ -18,9 +18,24 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def look_at(spool: Path, cpu_slots: int = 1, nvml: Any = pynvml, pci: Path = _PCI_DEVICES) -> Machine:
+def ask_driver() -> nvml.Answer:
+    """What NVML says, in bounded time; that there is no driver where there is none."""
+    return _DRIVER.ask() if nvml.has_library() else nvml.Answer(absent="no driver is installed")
+
+
+def look_at(
+    spool: Path,
+    cpu_slots: int = 1,
+    ask: Callable[[], nvml.Answer] = ask_driver,
+    pci: Path = _PCI_DEVICES,
+) -> Machine:
     """This machine, with `cpu_slots` CPU devices where there is no NVIDIA card; a card that fails is `trouble`."""
-    gpus, driver, trouble = _nvidia_devices(nvml, pci)
+    answer = ask()
+    trouble = _trouble(answer, pci)
+    gpus = tuple(
+        Device(id=f"cuda:{gpu.index}", name=gpu.name, memory_bytes=gpu.memory_bytes, has_bf16=gpu.has_bf16)
+        for gpu in answer.gpus
+    )
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     disk = os.statvfs(spool)
     cpus = tuple(_cpu_device(slot, memory_bytes // cpu_slots) for slot in range(cpu_slots))
@@ -28,9 +43,17 @@ def look_at(spool: Path, cpu_slots: int = 1, nvml: Any = pynvml, pci: Path = _PC
         devices=gpus if gpus or trouble else cpus,
         memory_bytes=memory_bytes,
         free_disk_bytes=disk.f_bavail * disk.f_frsize,
-        driver_version=driver,
+        driver_version=answer.driver_version,
         trouble=trouble,
     )
+
+
+def _trouble(answer: nvml.Answer, pci: Path) -> str:
+    """What is wrong with the cards of this machine; empty where all answer, or there is none."""
+    if not answer.absent:
+        return "; ".join(answer.troubles)
+    cards = _nvidia_cards(pci)
+    return f"NVIDIA card {cards[0]} is there and its driver does not answer ({answer.absent})" if cards else ""
 
 
 def _cpu_device(slot: int, memory_bytes: int) -> Device:
@@ -45,39 +68,6 @@ def _cpu_has_bf16() -> bool:
     except (OSError, IndexError):
         return False
     return "avx512_bf16" in flags or "amx_bf16" in flags
-
-
-def _nvidia_devices(nvml: Any, pci: Path) -> tuple[tuple[Device, ...], str | None, str]:
-    """GPUs that answer, the driver's version, and what is wrong with those that do not."""
-    try:
-        nvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        cards = _nvidia_cards(pci)
-        return (), None, f"NVIDIA card {cards[0]} is there and its driver does not answer ({error})" if cards else ""
-    try:
-        devices, troubles = [], []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            try:
-                devices.append(_nvidia_device(nvml, index))
-            except pynvml.NVMLError as error:
-                troubles.append(f"GPU {index} does not answer ({error})")
-        return tuple(devices), nvml.nvmlSystemGetDriverVersion(), "; ".join(troubles)
-    except pynvml.NVMLError as error:
-        return (), None, f"the NVIDIA driver does not answer ({error})"
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _nvidia_device(nvml: Any, index: int) -> Device:
-    """bf16 needs compute capability 8.0 (Ampere)."""
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    major, _minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return Device(
-        id=f"cuda:{index}",
-        name=nvml.nvmlDeviceGetName(handle),
-        memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
-        has_bf16=major >= 8,
-    )
 
 
 def _nvidia_cards(pci: Path) -> list[str]:
