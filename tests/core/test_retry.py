@@ -98,3 +98,17 @@ def test_trouble_outside_the_job_is_waited_out_for_two_hours(cause):
 
     assert isinstance(verdict(*[failure(minutes) for minutes in range(0, 119, 7)]), RetryAfter)
     assert isinstance(verdict(*[failure(minutes) for minutes in range(0, 121, 20)]), GiveUp)
+
+
+def test_a_hang_is_a_death_of_its_own_and_is_told_as_one():
+    hang = (an_attempt(step=3), an_exit(signal=6, hung=True))
+    assert "it hung" in verdict(hang).why
+    found = verdict(hang, hang)
+    assert isinstance(found, GiveUp)
+    assert "train died 2 times in a row without progress: it hung" in found.reason
+
+
+def test_a_stop_in_good_order_after_one_of_its_processes_took_all_memory_counts_as_a_death():
+    death = (an_attempt(step=3, ending=stopped()), an_exit(returncode=0, out_of_memory=True))
+    assert isinstance(verdict(death), RetryAfter)
+    assert isinstance(verdict(death, death), GiveUp)

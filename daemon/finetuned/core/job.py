@@ -85,14 +85,16 @@ class Exit(Record):
     signal: int | None = None
     out_of_memory: bool = False
     """The kernel's OOM killer ended it (cgroup record)."""
+    hung: bool = False
+    """It said nothing for longer than it had announced, and its supervisor killed it."""
     asked_to_stop: bool = False
     """The launcher had been told to stop it."""
     ended: UtcTime
 
     @property
     def died_by_itself(self) -> bool:
-        """A fault of the stage rather than of the machine or of a person: an exit code, a crash, out of memory."""
-        if self.out_of_memory:
+        """A fault of the stage, not of the machine or of a person: an exit code, a crash, a hang, out of memory."""
+        if self.out_of_memory or self.hung:
             return True
         if self.signal is not None:
             return self.signal in (4, 6, 7, 8, 11)  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV

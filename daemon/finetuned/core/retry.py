@@ -57,12 +57,12 @@ def judge(stage: Stage, past: Sequence[Past], limits: Limits) -> Verdict:
     if not started:
         return RetryAfter(0, "not tried yet")
     attempt, exit_ = started[-1]
+    if exit_ is not None and _died(attempt, exit_):
+        return _after_death(stage, started, exit_, limits)
     if isinstance(attempt.ending, Stopped):
         return RetryAfter(0, "stopped as asked")
     if isinstance(attempt.ending, FailedRetry):
         return _after_failure(stage, started, attempt.ending, limits)
-    if exit_ is not None and exit_.died_by_itself:
-        return _after_death(stage, started, exit_, limits)
     kills = _count_trailing(
         started, lambda attempt, exit_: _was_killed(attempt, exit_) and not attempt.raised_checkpoint
     )
@@ -92,9 +92,7 @@ def _after_failure(
 def _after_death(stage: Stage, started: Sequence[tuple[Attempt, Exit | None]], exit_: Exit, limits: Limits) -> Verdict:
     deaths = _count_trailing(
         started,
-        lambda attempt, exit_: (
-            attempt.ending is None and exit_ is not None and exit_.died_by_itself and not attempt.raised_checkpoint
-        ),
+        lambda attempt, exit_: _died(attempt, exit_) and not attempt.raised_checkpoint,
     )
     how = describe_exit(exit_)
     if deaths >= 2:
@@ -107,9 +105,21 @@ def describe_exit(exit_: Exit) -> str:
     """How a process ended, in words."""
     if exit_.out_of_memory:
         return "the machine ran out of memory"
+    if exit_.hung:
+        return "it hung: it made no progress for too long and was killed; its log shows where each thread stood"
     if exit_.signal is not None:
         return f"signal {exit_.signal}"
     return f"exit status {exit_.returncode}"
+
+
+def _died(attempt: Attempt, exit_: Exit | None) -> bool:
+    """Whether it ended by its own fault.
+
+    A stage of which the kernel killed one process for want of memory may still stop in good order.
+    """
+    if exit_ is None or not exit_.died_by_itself:
+        return False
+    return attempt.ending is None or (isinstance(attempt.ending, Stopped) and exit_.out_of_memory)
 
 
 def _was_killed(attempt: Attempt, exit_: Exit | None) -> bool:

@@ -13,6 +13,7 @@ from finetuned.core.plan import Machine
 from finetuned.ctl.facts import Check
 from finetuned.host import machine
 from finetuned.host.converter import GgufPrograms, NoProgram
+from finetuned.host.release import stage_python
 from finetuned.host.settings import InvalidSettings, Settings, config_directory, read_settings
 
 _TORCH_SECONDS = 120
@@ -75,7 +76,7 @@ def _gpu_and_torch(place: Path) -> Iterator[Check]:
     yield _gpu(found)
     if isinstance(torch, str):
         hint = "install the worker's parts: pip install 'finetuned[train]'"
-        yield Check(name="torch", state="fail", what=f"{sys.executable} cannot import torch: {torch}", hint=hint)
+        yield Check(name="torch", state="fail", what=f"{stage_python()} cannot import torch: {torch}", hint=hint)
         return
     what = f"torch {torch['version']}, CUDA {torch['cuda']}" if torch["cuda"] else f"torch {torch['version']} for CPUs"
     if has_card and not torch["usable"]:
@@ -103,7 +104,7 @@ def _gpu(found: Machine) -> Check:
 
 def _ask_torch() -> dict[str, str] | str:
     """What torch says of itself, asked in a process of its own; or why it cannot be asked."""
-    command = [sys.executable, "-c", _LOOK_AT_TORCH]
+    command = [stage_python(), "-c", _LOOK_AT_TORCH]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_TORCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:

@@ -18,6 +18,7 @@ from finetuned.ctl.exits import ExitCode, Sorry
 from finetuned.ctl.jobs import chosen_path, find_job, open_spool
 from finetuned.ctl.render import problem_lines
 from finetuned.ctl.words import print_json, printable
+from finetuned.host.release import stage_python
 from finetuned.host.store import Store
 
 _LOOKS = (
@@ -84,7 +85,7 @@ def _look(draft: Draft, rows: int, with_tokens: bool, models: Path) -> Preview:
     asked = PreviewAsked(spec=draft.pinned, source=draft.source, rows=rows, with_tokens=with_tokens, models=str(models))
     with tempfile.TemporaryDirectory(prefix="finetuned-preview-") as folder:
         ended = subprocess.run(
-            [sys.executable, "-m", "finetuned.prepare.glance"],
+            [stage_python(), "-m", "finetuned.prepare.glance"],
             input=asked.model_dump_json().encode(),
             capture_output=True,
             cwd=folder,

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 
 from finetuned.core.job import Launch, Stage
 from finetuned.core.record import Record
+from finetuned.host.environment import inherited, of_launch
 from finetuned.host.files import is_locked
 from finetuned.host.jobdir import JobDir, Unreadable, read_record
 from finetuned.host.machine import boot_id
@@ -36,12 +37,19 @@ class LaunchFailed(Exception):
     """The stage was not started; the message says why. Another launch may fare better."""
 
 
+class StopFailed(Exception):
+    """The stage could not even be asked to stop; the message says why."""
+
+
 class Launcher(Protocol):
     def start(self, job: JobDir, launch: Launch) -> None:
         """Start a stage whose launch file is on disk. Raises LaunchFailed, also while one of that stage lives."""
 
     def stop(self, job: JobDir, stage: Stage) -> None:
-        """Ask the stage to stop; may be repeated. Returns at once, whether or not there is anything to stop."""
+        """Ask the stage to stop; may be repeated. Returns at once, whether or not there is anything to stop.
+
+        Raises StopFailed.
+        """
 
     def observe(self, job: JobDir, stage: Stage) -> Observation:
         """Whether anything of the stage lives. UNKNOWN means that nobody could tell and must cause no action."""
@@ -127,20 +135,12 @@ class ChildLauncher:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=words,
-                env=self._environment(launch),
+                env=inherited(launch.stage, os.environ) | of_launch(launch, self._settings),
                 cwd="/",  # Python looks for modules in the current directory first: it must be nobody's.
                 start_new_session=True,
             )
         except OSError as error:
             raise LaunchFailed(f"{launch.release} cannot be started: {error.strerror}") from error
-
-    def _environment(self, launch: Launch) -> dict[str, str]:
-        gpus = [device.removeprefix("cuda:") for device in launch.devices if device.startswith("cuda:")]
-        # NVML, which named the devices, counts by bus; CUDA counts the fastest first unless told otherwise.
-        chosen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-        if self._settings.cpu_threads is not None:
-            chosen["OMP_NUM_THREADS"] = str(self._settings.cpu_threads)
-        return dict(os.environ) | chosen
 
     def _await_record(self, job: JobDir, launch: Launch, shim: subprocess.Popen[bytes], words: int) -> None:
         """Return when another daemon could find the stage: its shim has said who it is."""

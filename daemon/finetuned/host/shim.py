@@ -122,6 +122,7 @@ class Shim:
             "returncode": returncode,
             "signal": number,
             "out_of_memory": out_of_memory,
+            "hung": False,
             "asked_to_stop": self._asked_to_stop,
             "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }

@@ -13,6 +13,7 @@ from finetuned.host.claim import Arrivals
 from finetuned.host.launch import ChildLauncher
 from finetuned.host.settings import InvalidSettings, Settings, config_directory, default_spool, read_settings
 from finetuned.host.spool import Spool, SpoolUnusable
+from finetuned.host.unitlauncher import UnitLauncher
 from finetuned.service.turn import turn
 from finetuned.service.watch import Doorbell
 from finetuned.service.world import DiskWorld
@@ -36,11 +37,11 @@ def main() -> None:
         sys.exit(_refuse(str(error), EXIT_BAD_SETTINGS))
     except (SpoolUnusable, OSError) as error:
         sys.exit(_refuse(str(error), EXIT_SPOOL_UNUSABLE))
-    run(spool, settings)
+    run(spool, settings, arguments.launcher)
     del lock  # Held until here: one daemon a spool.
 
 
-def run(spool: Spool, settings: Settings) -> None:
+def run(spool: Spool, settings: Settings, launcher: str = "children") -> None:
     """Take turns until SIGTERM or SIGINT. Stages go on by themselves; the next daemon finds them."""
     doorbell = Doorbell(spool.incoming, spool.requests)
     stopping: list[str] = []
@@ -52,7 +53,8 @@ def run(spool: Spool, settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     arrivals = Arrivals(spool, settings, doorbell.arrived_by_rename)
-    world = DiskWorld(spool, settings, ChildLauncher(settings), arrivals)
+    chosen = UnitLauncher() if launcher == "units" else ChildLauncher(settings)
+    world = DiskWorld(spool, settings, chosen, arrivals)
     limits = Limits(patience_seconds=settings.network_retry_minutes * 60)
     _log.info("finetuned %s works on %s with %s", __version__, spool.path, ", ".join(world.devices()) or "no device")
     said_problem = None
@@ -76,6 +78,12 @@ def _parse_arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("run", help="watch a spool and carry out the jobs dropped there, in the foreground")
     runs.add_argument("--spool", type=Path, default=default_spool(), help="the spool directory (default: %(default)s)")
+    runs.add_argument(
+        "--launcher",
+        choices=("children", "units"),
+        default="children",
+        help="what stages run as: processes of their own, or systemd's units (default: %(default)s)",
+    )
     runs.add_argument(
         "--config", type=Path, default=config_directory(), help="where finetuned.yaml is (default: %(default)s)"
     )

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
@@ -13,10 +12,11 @@ from finetuned.core.plan import Machine, RunPlan
 from finetuned.host.claim import Arrivals, boottime, copy_spec
 from finetuned.host.files import Untrustworthy, rename_durably, sync_directory
 from finetuned.host.jobdir import JobDir, Unreadable, write_record
-from finetuned.host.launch import Launcher, LaunchFailed, Observation
+from finetuned.host.launch import Launcher, LaunchFailed, Observation, StopFailed
 from finetuned.host.machine import boot_id, look_at
 from finetuned.host.observe import Observer
 from finetuned.host.receipts import write_receipt
+from finetuned.host.release import stage_python
 from finetuned.host.requests import forget_resume, take_requests
 from finetuned.host.settings import Settings
 from finetuned.host.spool import Busy, Spool
@@ -125,7 +125,7 @@ class DiskWorld:
                 stage=stage,
                 devices=devices,
                 boot_id=boot_id(),
-                release=sys.executable,
+                release=stage_python(),
                 checkpoint=newest.name if newest else None,
                 asked=self.now(),
             )
@@ -183,6 +183,8 @@ class DiskWorld:
             yield
         except LaunchFailed as error:
             raise JobTrouble(f"could not be started: {error}") from error
+        except StopFailed as error:
+            raise JobTrouble(f"could not be stopped: {error}") from error
         except Untrustworthy as error:
             raise JobTrouble(f"what was dropped {error}") from error
         except (Unreadable, Busy) as error:
