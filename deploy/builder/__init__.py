@@ -1,0 +1,1 @@
+"""What deploy/build is made of; installer/ beside it knows what a release holds."""
