@@ -4,6 +4,7 @@ What a unit may do is in test_unit_rights.py. How systemd runs them is tested in
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -207,6 +208,20 @@ def test_a_stage_tells_how_it_ended_whatever_ended_it(stage: str):
 def test_a_stop_reaches_the_main_process_alone_and_the_end_reaches_all(stage: str):
     assert values(stage_unit(stage), "KillMode") == ["mixed"]
     assert values(stage_unit(stage), "SendSIGKILL") == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_only_a_stage_that_ended_by_itself_is_given_time_for_its_last_words(tmp_path: Path, stage: str):
+    (command,) = values(stage_unit(stage), "ExecStop")
+    shell = shlex.split(command.removeprefix("-"))
+    write(tmp_path, "bin/sleep", "#!/bin/sh\necho waits\n").chmod(0o755)
+
+    def said(**environment: str) -> str:
+        env = {"PATH": str(tmp_path / "bin")} | environment
+        return subprocess.run(shell, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert said() == "waits\n"
+    assert said(MAINPID="1") == ""
 
 
 @pytest.mark.parametrize("stage", STAGES)
