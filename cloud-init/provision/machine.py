@@ -127,9 +127,6 @@ class Machine:
                 self.sleep(pause)
         return self.do(*command)
 
-    def has_program(self, name: str) -> bool:
-        return self.ask("sh", "-c", f"command -v {name}").status == 0
-
     @property
     def system(self) -> System:
         lines = dict(line.split("=", 1) for line in self.read("/etc/os-release").splitlines() if "=" in line)

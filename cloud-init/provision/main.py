@@ -27,7 +27,7 @@ from .verify import Verify, open_for_work
 OK, FAILED, REBOOT_FIRST = 0, 1, 3
 
 
-def stages_for(machine: Machine, settings: Settings) -> list[Stage]:
+def stages_for(machine: Machine, settings: Settings, bundle: Path = BUNDLE) -> list[Stage]:
     """Driver before release: what the GPU needs may need a reboot, and nothing has to be made twice."""
     return [
         Preflight(machine, settings),
@@ -36,19 +36,19 @@ def stages_for(machine: Machine, settings: Settings) -> list[Stage]:
         Fabric(machine, settings),
         Holds(machine, settings),
         Scratch(machine, settings),
-        Software(machine, settings),
+        Software(machine, settings, bundle),
         Verify(machine, settings),
     ]
 
 
-def provision(machine: Machine, settings: Settings) -> int:
+def provision(machine: Machine, settings: Settings, bundle: Path = BUNDLE) -> int:
     """Raises ProvisionFailed, with failure.json written."""
     stamps = Stamps(machine, settings.version)
     timers: list[str] = []
     name = "start"
     try:
         timers = apt.quiet_timers(machine)
-        for stage in stages_for(machine, settings):
+        for stage in stages_for(machine, settings, bundle):
             name = stage.name
             carry_out(stage, stamps)
         name = "start"
@@ -99,8 +99,8 @@ def forget(machine: Machine) -> None:
     machine.path("/var/lib/systemd/credential.secret").unlink(missing_ok=True)
 
 
-def check(machine: Machine, settings: Settings) -> int:
-    found = what_is_missing(stages_for(machine, settings))
+def check(machine: Machine, settings: Settings, bundle: Path = BUNDLE) -> int:
+    found = what_is_missing(stages_for(machine, settings, bundle))
     for stage, missing in found.items():
         for problem in missing:
             print(f"missing  {stage:<10} {problem}")
