@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
+from finetuned.core.durations import in_words
 from finetuned.core.events import (
     Checkpointed,
     Entered,
@@ -25,7 +26,7 @@ from finetuned.core.events import (
 )
 from finetuned.core.problems import Problem, describe
 from finetuned.ctl.facts import AttemptRow, JobList, JobPage, JobRow, State
-from finetuned.ctl.words import ago, in_words, local, printable, say, size
+from finetuned.ctl.words import ago, local, printable, say, size
 
 _COLORS: dict[State, str] = {
     "training": "green",

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from finetuned.core.durations import in_words
 from finetuned.ctl.facts import Check
 from finetuned.ctl.jobs import is_daemon_running
 from finetuned.ctl.sight import look_at_job
-from finetuned.ctl.words import in_words, size
+from finetuned.ctl.words import size
 from finetuned.host.spool import Spool
 
 _LOW_DISK_BYTES, _NO_DISK_BYTES = 20 << 30, 1 << 30

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from finetuned.core.durations import in_words
 from finetuned.core.events import Attempt, FailedForGood, FailedRetry, Finished, Stopped
 from finetuned.core.job import Phase, Stage, Wish
 from finetuned.core.lifecycle import Conclude, Ready, Wait
@@ -10,7 +11,6 @@ from finetuned.core.retry import describe_exit
 from finetuned.ctl.facts import AttemptRow, CheckpointRow, JobPage, JobRow, StagePage, State
 from finetuned.ctl.reasons import what_is_next, why_unread
 from finetuned.ctl.sight import Sight
-from finetuned.ctl.words import in_words
 from finetuned.host.jobdir import JobDir, Unreadable
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from finetuned.core.durations import in_words
 from finetuned.core.events import History
 from finetuned.core.job import Phase, Result, Stage, Wish
 from finetuned.core.lifecycle import Wait
@@ -16,7 +17,7 @@ from finetuned.ctl.jobs import is_daemon_running, locate
 from finetuned.ctl.reasons import what_is_next
 from finetuned.ctl.render import problem_lines
 from finetuned.ctl.sight import look_at_job
-from finetuned.ctl.words import in_words, printable, say
+from finetuned.ctl.words import printable, say
 from finetuned.host.jobdir import JobDir, Unreadable
 from finetuned.host.journal import HistoryReader
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import typer
 
+from finetuned.core.durations import in_words
 from finetuned.core.record import Record
 
 
@@ -50,18 +51,6 @@ def did_you_mean(text: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing when nothing is near."""
     near = difflib.get_close_matches(text, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def in_words(seconds: float) -> str:
-    """A duration: 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
-    total = max(0, round(seconds))
-    if total < 60:
-        return f"{total} s"
-    if total < 3600:
-        return f"{total // 60} min {total % 60} s" if total < 600 and total % 60 else f"{total // 60} min"
-    if total < 86400:
-        return f"{total // 3600} h {total % 3600 // 60} min"
-    return f"{total // 86400} d {total % 86400 // 3600} h"
 
 
 def ago(moment: datetime) -> str:
