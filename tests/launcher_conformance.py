@@ -12,6 +12,7 @@ import pytest
 import scripted_worker
 from finetuned.core.job import Exit, Launch, Phase, Stage
 from finetuned.host.jobdir import JobDir, write_record
+from finetuned.host.journal import read_events
 from finetuned.host.launch import Launcher, LaunchFailed, Observation
 from finetuned.host.machine import boot_id
 from finetuned.host.process import read_stat
@@ -149,6 +150,31 @@ os.kill(os.getpid(), signal.SIGKILL)
         launcher = self.launcher("open", "tree", "wait", "exit:0")
         launcher.start(job, a_launch(job))
         self.assert_the_tree_goes(job, launcher)
+
+    def test_a_stage_that_is_silent_for_longer_than_it_announced_has_hung_and_is_killed(self, job: JobDir):
+        exit = self.run_to_the_end(job, "open", "watched:0.5", "beat:1", "sleep:600")
+        assert (exit.hung, exit.signal, exit.died_by_itself, exit.asked_to_stop) == (True, signal.SIGABRT, True, False)
+
+    def test_a_stage_that_was_frozen_from_outside_has_hung_too_and_wakes_to_its_end(self, job: JobDir):
+        launcher = self.launcher("open", "watched:1", "beat:600")
+        launcher.start(job, a_launch(job))
+        until(lambda: job.events_file(STAGE).exists() and job.events_file(STAGE).read_text().endswith("\n"))
+        [started] = read_events(job.events_file(STAGE))
+        os.kill(started.pid, signal.SIGSTOP)
+        until(lambda: launcher.observe(job, STAGE) is Observation.GONE)
+        exit = job.read_exit(1)
+        assert exit is not None
+        assert (exit.hung, exit.signal) == (True, signal.SIGABRT)
+
+    def test_a_stop_lasts_for_as_long_as_the_stage_asks_for_more_time(self, job: JobDir):
+        launcher = self.launcher("open", "wait", "save:3", "exit:0", stop_timeout_seconds=0.5)
+        launcher.start(job, a_launch(job))
+        until(lambda: job.events_file(STAGE).exists())
+        launcher.stop(job, STAGE)
+        until(lambda: launcher.observe(job, STAGE) is Observation.GONE)
+        exit = job.read_exit(1)
+        assert exit is not None
+        assert (exit.returncode, exit.asked_to_stop, exit.hung) == (0, True, False)
 
     def assert_the_tree_goes(self, job: JobDir, launcher: Launcher) -> None:
         until(lambda: (job.path / "tree").exists() and len((job.path / "tree").read_text().split()) == 3)

@@ -1,6 +1,9 @@
 """A stage without a model: `python scripted_worker.py STAGE JOB LAUNCH WORD...` does what its words say, in order.
 
-open       what every stage does first: take the lock, write *Started*
+open       what every stage does first: take the lock, write *Started*, say that it is ready
+watched:S  announce that silence for more than S seconds is a hang
+beat:S     say for S seconds that it moves
+save:S     ask for S seconds for more time to stop, as while the bytes of a checkpoint grow
 say:TEXT   print a line
 tree       leave three processes behind: a child, one in a session of its own, one that was forked twice; all of them
            ignore SIGTERM. Their pids are in JOB/tree, one a line, when this word is done
@@ -26,6 +29,7 @@ from finetuned.host.files import take_lock
 from finetuned.host.jobdir import JobDir
 from finetuned.host.journal import Journal, read_events
 from finetuned.host.machine import boot_id
+from finetuned.host.systemd import notify
 
 
 def main() -> None:
@@ -37,6 +41,12 @@ def main() -> None:
         match name:
             case "open":
                 _open(job, stage, launch)
+            case "watched":
+                notify("WATCHDOG=1", f"WATCHDOG_USEC={round(float(value) * 1e6)}")
+            case "beat":
+                _repeat(float(value), "WATCHDOG=1")
+            case "save":
+                _repeat(float(value), "EXTEND_TIMEOUT_USEC=1000000")
             case "say":
                 print(value, flush=True)
             case "tree":
@@ -72,6 +82,14 @@ def _open(job: JobDir, stage: Stage, launch: int) -> None:
     attempt = 1 + sum(isinstance(event, Started) for event in read_events(job.events_file(stage)))
     started = Started(time=datetime.now(UTC), launch=launch, attempt=attempt, pid=os.getpid(), boot_id=boot_id())
     Journal(job.events_file(stage)).append(started)
+    notify("READY=1")
+
+
+def _repeat(seconds: float, line: str) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        notify(line)
+        time.sleep(0.1)
 
 
 def _leave_a_tree(job: JobDir) -> None:

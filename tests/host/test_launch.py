@@ -1,8 +1,12 @@
 """ChildLauncher: the conformance suite, and what only a shim has to promise."""
 
+import ast
 import json
+import math
 import os
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +16,7 @@ import scripted_worker
 from finetuned.core.job import Exit, Stage
 from finetuned.host.jobdir import JobDir, read_record
 from finetuned.host.launch import Child, ChildLauncher, LaunchFailed, Observation
+from finetuned.host.notifications import NotifySocket, Patience
 from finetuned.host.process import holders_of, read_stat
 from finetuned.host.settings import Settings
 from finetuned.host.shim import oom_kills
@@ -139,6 +144,46 @@ launcher = ChildLauncher(Settings(), scripted_worker.words(*{script!r}))
             "['', 'PCI_BUS_ID', '3']",
         ]
 
+    def test_a_stage_does_not_take_what_is_said_to_the_daemon_for_its_own(self, job: JobDir, monkeypatch):
+        mine = {"NOTIFY_SOCKET": "/daemons", "INVOCATION_ID": "daemons", "JOURNAL_STREAM": "1:2", "WATCHDOG_USEC": "9"}
+        for name, value in mine.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", "/secrets")
+        text = f"import os; print([os.environ.get(name) for name in {[*mine, 'CREDENTIALS_DIRECTORY']}])"
+        launcher = ChildLauncher(Settings(), lambda _job, launch: [launch.release, "-c", text])
+        for number, stage in enumerate((Stage.TRAIN, Stage.PREPARE), start=1):
+            launcher.start(job, a_launch(job, number, stage=stage))
+            until(lambda stage=stage: launcher.observe(job, stage) is Observation.GONE)
+        trains, prepares = (ast.literal_eval(job.log_file(stage).read_text()) for stage in (Stage.TRAIN, Stage.PREPARE))
+        assert trains[0].startswith("@")
+        assert trains[1:] == [None] * 4
+        assert prepares[-1] == "/secrets"
+
+    def test_where_each_thread_of_a_hung_stage_stood_is_in_its_log(self, job: JobDir, tmp_path: Path, monkeypatch):
+        monkeypatch.setenv("FINETUNED_CONFIG", str(tmp_path))
+        (tmp_path / "finetuned.yaml").write_text("hang_minutes: 0.005\n")
+        text = """
+import threading, time
+from finetuned.core.job import Stage
+from finetuned.host.stage import run_stage
+def a_step_that_never_ends():
+    time.sleep(600)
+def work(run):
+    threading.Thread(target=a_step_that_never_ends, name="other").start()
+    run.enter("saving")
+    a_step_that_never_ends()
+run_stage(Stage.TRAIN, work)
+"""
+        command = lambda job, launch: [launch.release, "-c", text, str(job.path), str(launch.number)]  # noqa: E731
+        launcher = ChildLauncher(Settings(), command)
+        launcher.start(job, a_launch(job))
+        until(lambda: launcher.observe(job, STAGE) is Observation.GONE)
+        exit = job.read_exit(1)
+        assert exit is not None
+        assert (exit.hung, exit.signal) == (True, signal.SIGABRT)
+        assert job.log_file(STAGE).read_text().count("in a_step_that_never_ends") == 2
+        assert not list(job.path.glob("core*"))
+
     def test_the_environment_of_a_stage_is_written_nowhere(self, job: JobDir, monkeypatch):
         monkeypatch.setenv("HF_TOKEN", "hf_canary")
         self.run_to_the_end(job, "open", "exit:3")
@@ -212,6 +257,34 @@ def test_no_record_of_out_of_memory_kills_counts_as_none(tmp_path: Path):
 def test_the_shim_imports_nothing_heavy():
     text = "import sys, finetuned.host.shim; print([m for m in ('pydantic', 'finetuned.core.job') if m in sys.modules])"
     assert os.popen(f'{sys.executable} -c "{text}"').read().strip() == "[]"
+
+
+def test_nobody_but_the_stage_itself_is_listened_to():
+    notifications = NotifySocket()
+    say = "import socket, sys; socket.socket(1, 2).sendto(b'WATCHDOG=1', chr(0) + sys.argv[1][1:])"
+    for said_by_us in (False, True):
+        if said_by_us:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
+                ours.sendto(b"WATCHDOG=1", "\0" + notifications.address[1:])
+        else:
+            subprocess.run([sys.executable, "-c", say, notifications.address], check=True)
+        assert notifications.hear(os.getpid()) == (["WATCHDOG=1"] if said_by_us else [])
+
+
+def test_a_stage_that_has_announced_nothing_never_hangs():
+    patience = Patience()
+    patience.hear(["READY=1", "WATCHDOG=1"], 100.0)
+    assert patience.hangs_at == math.inf
+
+
+def test_a_stage_hangs_when_it_has_been_silent_for_as_long_as_it_last_announced():
+    patience = Patience()
+    patience.hear(["WATCHDOG_USEC=30000000", "STATUS=WATCHDOG=1"], 100.0)
+    assert patience.hangs_at == 130.0
+    patience.hear(["WATCHDOG=1"], 120.0)
+    assert patience.hangs_at == 150.0
+    patience.hear(["WATCHDOG_USEC=5000000", "WATCHDOG_USEC=nonsense"], 130.0)
+    assert patience.hangs_at == 135.0
 
 
 def _boot_id() -> str:

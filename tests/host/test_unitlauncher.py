@@ -28,9 +28,12 @@ def a_unit(home: Path) -> str:
     run = f"{sys.executable} {scripted_unit.__file__}"
     return f"""
 [Service]
-Type=exec
+Type=notify
+NotifyAccess=main
 KillMode=mixed
 TimeoutStopSec={STOP_SECONDS}
+WatchdogSec=30min
+LimitCORE=0
 Environment=PYTHONPATH={TESTS} FINETUNED_SPOOL={home}/spool FINETUNED_CONFIG={home}
 ExecStart={run} run {STAGE} %i
 ExecStopPost={run} ended {STAGE} %i

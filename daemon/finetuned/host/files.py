@@ -1,5 +1,6 @@
 """Files that survive a crash: written whole then renamed, appended and synced, locked, opened without trust."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -58,6 +59,16 @@ def write_whole(path: Path, content: bytes, mode: int = 0o640) -> None:
             error.filename = os.fspath(path)
         raise
     sync_directory(path.parent)
+
+
+def bytes_below(folder: Path) -> int:
+    """The size of all files in a folder, some of which may be renamed or removed meanwhile; 0 where there is none."""
+    found = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found += os.stat(os.path.join(parent, name)).st_size
+    return found
 
 
 def rename_durably(source: Path, target: Path) -> None:

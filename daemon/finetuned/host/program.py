@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -44,10 +44,16 @@ class Ended:
 
 
 def run_program(
-    command: Sequence[str], *, seconds: float, stop: StopFlag, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    seconds: float,
+    stop: StopFlag,
+    environment: Mapping[str, str] | None = None,
+    moved: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Run `command` in a session of its own, without input; whatever it starts is killed with it at the end.
 
+    `moved` is called all the while: to wait for a program that has its own limit is no hang.
     Raises StopRequested within moments of `stop` being set, and OSError when it cannot be started.
     """
     process = subprocess.Popen(
@@ -66,6 +72,7 @@ def run_program(
     try:
         while process.poll() is None and time.monotonic() < deadline:
             stop.raise_if_set()
+            moved()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
         returncode = process.poll()

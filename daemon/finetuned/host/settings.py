@@ -25,6 +25,11 @@ class Settings(BaseModel):
     folder_settle_seconds: float = Field(60.0, ge=0, description="A dropped folder without READY must rest this long.")
     arriving_seconds: float = Field(60.0, ge=0, description="A parse error of a younger file means: still arriving.")
     stop_timeout_seconds: float = Field(300.0, gt=0, description="From SIGTERM to SIGKILL; fits one checkpoint.")
+    hang_minutes: float = Field(
+        10.0,
+        gt=0,
+        description="A step or a save without progress for this long (a step: and for 20 usual ones) has hung.",
+    )
     network_retry_minutes: float = Field(120.0, ge=0, description="How long prepare keeps trying a failing network.")
     gguf_converter: str | None = Field(
         None,

@@ -1,7 +1,8 @@
 """The parent of one stage process: `python -m finetuned.host.shim JOB STAGE LAUNCH STOP_TIMEOUT COMMAND...`.
 
-It outlives the daemon, passes on the request to stop, leaves nothing of the stage's process tree behind and writes how
-the stage ended. It stays as long as the run, so it imports nothing heavy and writes its two records as plain JSON:
+It outlives the daemon, passes on the request to stop, kills a stage that is silent for longer than it announced, leaves
+nothing of its process tree behind and writes how it ended. It stays as long as the run, so it imports nothing heavy and
+writes its two records as plain JSON:
 launches/NNNN.child.json (launch.Child) before and after the start, launches/NNNN.exit.json (core.job.Exit) at the end.
 """
 
@@ -10,12 +11,15 @@ import ctypes
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import time
+from math import inf
 from pathlib import Path
 
 from finetuned.host.files import sync_directory, write_whole
+from finetuned.host.notifications import NotifySocket, Patience
 from finetuned.host.process import children_of, read_stat
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -25,11 +29,12 @@ _FIRST_WORDS_BYTES = 64 << 10
 _EXIT_BYTES = 4096
 _DRAIN_SECONDS = 2.0
 _KILL_SECONDS = 10.0
+_ABORT_SECONDS = 30.0
+"""Between SIGABRT, on which a hung stage writes down where its threads stand, and SIGKILL."""
 
 
 def main() -> None:
     job, stage, launch, stop_timeout, *command = sys.argv[1:]
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     Shim(Path(job), stage, int(launch), float(stop_timeout)).run(command)
 
@@ -43,6 +48,10 @@ class Shim:
         # Kept open: from here on the job is this directory, wherever it is moved.
         self._directory = os.open(job, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._asked_to_stop = False
+        self._hung = False
+        self._signals = _watch_signals()
+        self._notifications = NotifySocket()
+        self._patience = Patience()
 
     def run(self, command: list[str]) -> None:
         self._write_child(stage_pid=None)
@@ -50,7 +59,7 @@ class Shim:
         kills_before = oom_kills()
         first_words = _first_words_file()
         try:
-            pid = _spawn(command, first_words)
+            pid = _spawn(command, first_words, self._notifications.address)
         except OSError as error:
             os.fchdir(self._directory)
             self._append_to_log(f"cannot start {command[0]}: {error.strerror}\n".encode())
@@ -60,24 +69,36 @@ class Shim:
         self._job = Path()
         self._write_child(stage_pid=pid)
         code = os.waitstatus_to_exitcode(self._supervise(pid))
-        _end_the_rest()
+        _end_the_rest(self._signals)
         self._append_to_log(os.pread(first_words, _FIRST_WORDS_BYTES, 0).rstrip(b"\0"))
         killed_by_kernel = code == -signal.SIGKILL and oom_kills() > kills_before
         returncode, number = (code, None) if code >= 0 else (None, -code)
         self._write_exit(exit_file, returncode, number, killed_by_kernel)
 
     def _supervise(self, pid: int) -> int:
-        """Wait for the stage and return its wait status; SIGTERM is passed on once, SIGKILL follows when time is up."""
-        deadline: float | None = None
+        """Wait for the stage and return its wait status.
+
+        A stop is passed on once; SIGKILL follows when its time is up, later while the stage asks for more. A stage
+        that has hung gets SIGABRT first.
+        """
+        kill_at = inf
         while (status := _reap(pid)) is None:
-            received = _await_signal(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            if received is None:
-                os.kill(pid, signal.SIGKILL)
-                deadline = time.monotonic() + _KILL_SECONDS
-            elif received.si_signo in _STOPS and not self._asked_to_stop:
+            is_ending = kill_at < inf
+            due = max(kill_at, self._patience.extended_until) if is_ending else self._patience.hangs_at
+            received = _await_signals(self._signals, due - time.monotonic(), self._notifications)
+            now = time.monotonic()
+            self._patience.hear(self._notifications.hear(pid), now)
+            if received & set(_STOPS) and not self._asked_to_stop:
                 self._asked_to_stop = True
-                os.kill(pid, signal.SIGTERM)
-                deadline = time.monotonic() + self._stop_timeout
+                _signal_and_wake(pid, signal.SIGTERM)
+                kill_at = min(kill_at, now + self._stop_timeout)
+            elif is_ending and now >= max(kill_at, self._patience.extended_until):
+                os.kill(pid, signal.SIGKILL)
+                kill_at = now + _KILL_SECONDS
+            elif not is_ending and now >= self._patience.hangs_at:
+                self._hung = True
+                _signal_and_wake(pid, signal.SIGABRT)
+                kill_at = now + _ABORT_SECONDS
         return status
 
     def _write_child(self, stage_pid: int | None) -> None:
@@ -122,7 +143,7 @@ class Shim:
             "returncode": returncode,
             "signal": number,
             "out_of_memory": out_of_memory,
-            "hung": False,
+            "hung": self._hung,
             "asked_to_stop": self._asked_to_stop,
             "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
@@ -178,19 +199,40 @@ def _first_words_file() -> int:
     return descriptor
 
 
-def _spawn(command: list[str], output: int) -> int:
+def _spawn(command: list[str], output: int, notify_socket: str) -> int:
     return os.posix_spawnp(
         command[0],
         command,
-        os.environ,
+        os.environ | {"NOTIFY_SOCKET": notify_socket},
         file_actions=[(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)],
         setsigmask=[],
         setsigdef=[*_WATCHED, signal.SIGPIPE, signal.SIGXFSZ],
     )
 
 
-def _await_signal(seconds: float | None) -> signal.struct_siginfo | None:
-    return signal.sigwaitinfo(_WATCHED) if seconds is None else signal.sigtimedwait(_WATCHED, seconds)
+def _signal_and_wake(pid: int, number: signal.Signals) -> None:
+    """As systemd does: a process that somebody stopped (SIGSTOP) hears nothing before it goes on."""
+    os.kill(pid, number)
+    os.kill(pid, signal.SIGCONT)
+
+
+def _watch_signals() -> int:
+    """A descriptor from which the numbers of the watched signals are read as they arrive."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in _WATCHED:
+        signal.signal(number, lambda _number, _frame: None)
+    return reading
+
+
+def _await_signals(signals: int, seconds: float, notifications: NotifySocket | None = None) -> set[int]:
+    """Return when a watched signal has arrived (which ones), something was notified, or the time is over."""
+    timeout = None if seconds == inf else max(0.0, seconds)
+    select.select([signals, *([notifications.fileno()] if notifications else [])], [], [], timeout)
+    try:
+        return set(os.read(signals, 1024))
+    except BlockingIOError:
+        return set()
 
 
 def _reap(stage: int) -> int | None:
@@ -206,7 +248,7 @@ def _reap(stage: int) -> int | None:
     return found
 
 
-def _end_the_rest() -> None:
+def _end_the_rest(signals: int) -> None:
     """Give the log pump time to write its last lines, then kill what the stage left behind, escaped or not.
 
     Only direct children are ever killed: nobody else buries them, so their pids cannot have been reused. Their orphans
@@ -225,7 +267,7 @@ def _end_the_rest() -> None:
         if now > patience:
             for pid in children_of(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
-        signal.sigtimedwait(_WATCHED, 0.02 if now > patience else patience - now)
+        _await_signals(signals, 0.02 if now > patience else patience - now)
 
 
 if __name__ == "__main__":

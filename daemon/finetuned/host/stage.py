@@ -1,9 +1,11 @@
 """How every stage opens and ends its attempt: log, lock, own launch, *Started*, a stop flag, and one ending event."""
 
 import errno
+import faulthandler
 import logging
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -13,12 +15,16 @@ from pathlib import Path
 
 from finetuned.core.events import Ending, Entered, Event, FailedForGood, FailedRetry, Noticed, Started, Stopped
 from finetuned.core.job import Phase, Stage
+from finetuned.core.messages import of_event
 from finetuned.core.problems import CannotRun, InvalidSpec, StageFailed, StopRequested
 from finetuned.host import logpump
 from finetuned.host.files import take_lock
 from finetuned.host.jobdir import JobDir
 from finetuned.host.journal import Journal, read_events
 from finetuned.host.machine import boot_id
+from finetuned.host.settings import InvalidSettings, config_directory, read_settings
+from finetuned.host.systemd import SystemJournal
+from finetuned.host.watchdog import DEFAULT_HANG_SECONDS, Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +69,14 @@ class StageRun:
     stop: StopFlag = field(default_factory=StopFlag)
     step: int = 0
     """Kept current by the train stage, so that an ending names the step."""
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    system_journal: SystemJournal | None = None
 
     def say(self, event: Event) -> None:
         self.journal.append(event)
+        self.watchdog.saw(event)
+        if self.system_journal is not None and (told := of_event(self.stage, event)) is not None:
+            self.system_journal.tell(told, self.job.job)
 
     def enter(self, activity: str) -> None:
         """Note what the stage is busy with from now on, unless it was asked to stop (raises StopRequested)."""
@@ -86,12 +97,14 @@ def run_stage(stage: Stage, work: Callable[[StageRun], Ending]) -> None:
     Exit status 0 whenever an ending was written (the ending decides, not the status), or the launch is not ours.
     """
     job, launch = JobDir(Path(sys.argv[1]).resolve()), int(sys.argv[2])
+    system_journal = SystemJournal.open()  # While our words still go there.
     logpump.redirect_output(job.log_file(stage))
+    _leave_stacks_but_no_core()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     stop = StopFlag()
     stop.install()
     try:
-        run = _open_attempt(job, stage, launch, stop)
+        run = _open_attempt(job, stage, launch, stop, system_journal)
     except NotOurs as error:
         _log.warning("launch %d of %s: %s; leaving", launch, job.job, error)
         return
@@ -99,7 +112,23 @@ def run_stage(stage: Stage, work: Callable[[StageRun], Ending]) -> None:
     run.say(ending_of(run, work))
 
 
-def _open_attempt(job: JobDir, stage: Stage, launch: int, stop: StopFlag) -> StageRun:
+def _leave_stacks_but_no_core() -> None:
+    """Of a crash, and of a hang that the supervisor ends with SIGABRT: where each thread stands, in the log."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable(all_threads=True)
+
+
+def _hang_seconds() -> float:
+    try:
+        return read_settings(config_directory()).hang_minutes * 60
+    except InvalidSettings as error:
+        _log.warning("%s; a hang is noticed after %g minutes", error, DEFAULT_HANG_SECONDS / 60)
+        return DEFAULT_HANG_SECONDS
+
+
+def _open_attempt(
+    job: JobDir, stage: Stage, launch: int, stop: StopFlag, system_journal: SystemJournal | None
+) -> StageRun:
     # Never closed: the lock lives exactly as long as this process.
     if not job.path.is_dir() or take_lock(job.lock_file(stage)) is None:
         raise NotOurs("the job is gone or this stage runs already")
@@ -108,7 +137,8 @@ def _open_attempt(job: JobDir, stage: Stage, launch: int, stop: StopFlag) -> Sta
         raise NotOurs(f"the job is in {job.phase} and its newest {stage} launch is {newest}")
     journal = Journal(job.events_file(stage))
     earlier = sum(isinstance(event, Started) for event in read_events(job.events_file(stage)))
-    run = StageRun(job, stage, launch, earlier + 1, journal, stop)
+    watchdog = Watchdog(stop.is_set, _hang_seconds())
+    run = StageRun(job, stage, launch, earlier + 1, journal, stop, watchdog=watchdog, system_journal=system_journal)
     run.say(Started(time=now(), launch=launch, attempt=run.attempt, pid=os.getpid(), boot_id=boot_id()))
     return run
 

@@ -99,14 +99,20 @@ def ended(stage: Stage, job: JobDir, said: Mapping[str, str], asked_to_stop: boo
 def was_asked_to_stop(unit: str, systemctl: Sequence[str] = ("systemctl",)) -> bool:
     """Whether a stop of the unit is in progress; False where it ended by itself, or where systemd does not answer.
 
-    To be called by its ExecStopPost: only what was asked for has a job queued then.
+    To be called by its ExecStopPost: only what was asked for has a job queued then. That of a start is there too while
+    the unit has never been ready.
     """
-    command = [*systemctl, "show", "--value", "--property=Job", unit]
+    job = _ask(systemctl, "Job", unit)
+    return job not in ("", "0") and _ask(systemctl, "JobType", job) in ("stop", "restart")
+
+
+def _ask(systemctl: Sequence[str], name: str, of: str) -> str:
+    command = [*systemctl, "show", "--value", f"--property={name}", of]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SYSTEMCTL_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return answer.returncode == 0 and answer.stdout.strip() not in ("", "0")
+        return ""
+    return answer.stdout.strip() if answer.returncode == 0 else ""
 
 
 def _open_launch(stage: Stage, job: JobDir) -> Launch:

@@ -1,7 +1,5 @@
 """The base model as a folder on this machine, every file of it hashed: used in place, or fetched from the hub."""
 
-import contextlib
-import os
 import selectors
 import shutil
 import subprocess
@@ -13,6 +11,7 @@ from typing import IO
 from finetuned.core.plan import ModelFile
 from finetuned.core.problems import StageFailed
 from finetuned.core.spec import JobSpec
+from finetuned.host.files import bytes_below
 from finetuned.host.paths import Unusable, locate
 from finetuned.host.sources import HubModel, require_model_folder, resolve_base_model, weight_files
 from finetuned.host.stage import StageRun
@@ -97,7 +96,11 @@ def _fetch(model: HubModel, store: Store, run: StageRun) -> tuple[Path, str]:
         try:
             while (line := _next_line(process.stdout)) != b"":
                 if line is None:
-                    progress.reach(_bytes_in(pinned), pinned.total_bytes if pinned else None)
+                    if pinned is None:
+                        # Waiting for the hub, which has its own limits, or for another job that fetches the same model.
+                        run.watchdog.moved()
+                    arrived = bytes_below(Path(pinned.partial)) if pinned else 0
+                    progress.reach(arrived, pinned.total_bytes if pinned else None)
                     continue
                 match from_line(line):
                     case Pinned() as pinned:
@@ -118,15 +121,3 @@ def _next_line(pipe: IO[bytes]) -> bytes | None:
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         return pipe.readline() if selector.select(_LOOK_SECONDS) else None
-
-
-def _bytes_in(pinned: Pinned | None) -> int:
-    """Bytes on disk so far; files come and go while the hub's client renames them."""
-    if pinned is None:
-        return 0
-    found = 0
-    for folder, _, names in os.walk(pinned.partial):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                found += (Path(folder) / name).stat().st_size
-    return found

@@ -23,6 +23,8 @@ class Progress:
     def reach(self, done: int, total: int | None = None) -> None:
         """Like `advance`, to an absolute count, perhaps with a total learned meanwhile. Raises StopRequested."""
         self._run.stop.raise_if_set()
+        if done > self._done:
+            self._run.watchdog.moved()
         self._done = done
         self._total = total if total is not None else self._total
         if time.monotonic() - self._said_at < _SECONDS_BETWEEN:

@@ -29,7 +29,7 @@ def prove(run: StageRun, task: Task) -> tuple[Proof, ...]:
     write_record(scratch / "task.json", task)
     command = [sys.executable, "-m", "finetuned.train.artifacts.verify", str(scratch / "task.json"), str(os.getpid())]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(_hub_of(task.plan.model, scratch / "hub"))}
-    ended = run_program(command, seconds=_SECONDS, stop=run.stop, environment=environment)
+    ended = run_program(command, seconds=_SECONDS, stop=run.stop, environment=environment, moved=run.watchdog.moved)
     verdict = read_record(verdict_file, Verdict)
     if verdict is None:
         last = f": {ended.last_lines[-1]}" if ended.last_lines else ""

@@ -85,7 +85,8 @@ def _converted(run: StageRun, plan: RunPlan, model: Path, scratch: Path) -> Path
     deadline = time.monotonic() + settings.gguf_minutes * 60
     for command in programs.commands(plan.exports.gguf, model, found):
         _log.info("running %s", " ".join(command))
-        ended = run_program(command, seconds=max(1.0, deadline - time.monotonic()), stop=run.stop)
+        left = max(1.0, deadline - time.monotonic())
+        ended = run_program(command, seconds=left, stop=run.stop, moved=run.watchdog.moved)
         if not ended.succeeded:
             limit = f" (gguf_minutes: {settings.gguf_minutes:g})" if ended.returncode is None else ""
             said = "; ".join(ended.last_lines[-_LAST_LINES:]) or "it said nothing"

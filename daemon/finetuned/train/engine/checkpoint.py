@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -80,14 +80,24 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-def write_checkpoint(job: JobDir, snapshot: Snapshot, digest: str) -> Manifest:
-    """Write a whole checkpoint under its final name. Raises OSError, and then leaves nothing behind."""
+def partial_checkpoint(job: JobDir, step: int) -> Path:
+    """Where the checkpoint of a step is while it is being written."""
+    return job.checkpoints / f".{checkpoint_name(step)}.partial"
+
+
+def write_checkpoint(
+    job: JobDir, snapshot: Snapshot, digest: str, hashed: Callable[[int], None] = lambda _size_bytes: None
+) -> Manifest:
+    """Write a whole checkpoint under its final name. Raises OSError, and then leaves nothing behind.
+
+    `hashed` is told of every piece that was read again for its hash.
+    """
     name = checkpoint_name(snapshot.position.step)
-    partial = job.checkpoints / f".{name}.partial"
+    partial = partial_checkpoint(job, snapshot.position.step)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True, mode=0o750)
     try:
-        manifest = _write_files(partial, snapshot, digest)
+        manifest = _write_files(partial, snapshot, digest, hashed)
         # Renamed last: a directory with this name is whole, whatever happened before.
         rename_durably(partial, job.checkpoints / name)
     except OSError:
@@ -96,14 +106,14 @@ def write_checkpoint(job: JobDir, snapshot: Snapshot, digest: str) -> Manifest:
     return manifest
 
 
-def _write_files(partial: Path, snapshot: Snapshot, digest: str) -> Manifest:
+def _write_files(partial: Path, snapshot: Snapshot, digest: str, hashed: Callable[[int], None]) -> Manifest:
     for kind in _TENSOR_FILES:
         _save_tensors(getattr(snapshot, kind), partial / f"{kind}.safetensors")
     (partial / _POSITION).write_text(snapshot.position.model_dump_json(indent=1) + "\n")
     names = sorted(os.listdir(partial))
     for name in names:
         sync_file(partial / name)
-    manifest = Manifest(step=snapshot.position.step, digest=digest, files=tuple(hash_files(partial, names)))
+    manifest = Manifest(step=snapshot.position.step, digest=digest, files=tuple(hash_files(partial, names, hashed)))
     (partial / _MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n")
     sync_file(partial / _MANIFEST)
     sync_directory(partial)

@@ -39,6 +39,7 @@ def _mean_loss(run: StageRun, model: TunedModel, rows: Rows, budget_tokens: int)
             with model.computing():
                 losses += sum_of_losses(model.network, batch.to(model.device))
             target_tokens += batch.target_tokens
+            run.watchdog.moved()
         if time.monotonic() - said > _SECONDS_BETWEEN_PROGRESS:
             said = time.monotonic()
             run.say(Progressed(time=now(), activity="evaluating", done=numbers.stop, total=len(rows), unit="rows"))

@@ -115,6 +115,7 @@ class Loop:
             micro_batches=len(batches),
             seconds=time.monotonic() - began,
         )
+        self._run.watchdog.stepped(self._unlogged.seconds)
         if self._is_logged(done + 1):
             self._log_last_step()
 
@@ -129,6 +130,7 @@ class Loop:
             mean = losses / target_tokens
             mean.backward()
             loss += mean.detach()
+            self._run.watchdog.moved()
         norm = clip_grad_norm_(self._model.trainable.values(), self._plan.optimizer.max_grad_norm or math.inf)
         # One transfer a step: the device is waited for here and nowhere else.
         loss_and_norm: list[float] = torch.stack([loss, norm.to(loss)]).tolist()

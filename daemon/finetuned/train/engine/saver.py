@@ -3,14 +3,15 @@
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
 from finetuned.core.events import Checkpointed
 from finetuned.core.plan import RunPlan
+from finetuned.host.files import bytes_below
 from finetuned.host.jobdir import checkpoint_name
 from finetuned.host.stage import StageRun, now
-from finetuned.train.engine.checkpoint import Snapshot, retire_old_checkpoints, write_checkpoint
+from finetuned.train.engine.checkpoint import Snapshot, partial_checkpoint, retire_old_checkpoints, write_checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ class Saver:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._writing_step = saved_step
+        self._hashed_bytes = 0
         self.saved_step = saved_step
         """Step of the newest whole checkpoint; 0 where there is none."""
 
@@ -67,12 +69,16 @@ class Saver:
     def _result(self) -> None:
         writing, self._writing = self._writing, None
         if writing is not None:
+            partial = partial_checkpoint(self._run.job, self._writing_step)
+            self._run.watchdog.await_writing(
+                lambda seconds: bool(wait([writing], seconds).done), lambda: bytes_below(partial) + self._hashed_bytes
+            )
             writing.result()
 
     def _write(self, snapshot: Snapshot, stall_seconds: float) -> None:
         began = time.monotonic()
         step = snapshot.position.step
-        manifest = write_checkpoint(self._run.job, snapshot, self._digest)
+        manifest = write_checkpoint(self._run.job, snapshot, self._digest, self._count_hashed)
         self.saved_step = step
         self._run.say(
             Checkpointed(
@@ -88,3 +94,6 @@ class Saver:
             retire_old_checkpoints(self._run.job, self._keep)
         except (OSError, ValueError):
             _log.warning("old checkpoints stay for now", exc_info=True)
+
+    def _count_hashed(self, size_bytes: int) -> None:
+        self._hashed_bytes += size_bytes
