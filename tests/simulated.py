@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from finetuned.core.events import Attempt, Ending, FailedForGood, FailedRetry, Finished, Started, Stopped
 from finetuned.core.job import Exit, Launch, Outcome, Phase, Result, Stage, Wish
 from finetuned.core.lifecycle import Alive, JobFacts, LaunchFacts, SpecState, StageFacts
+from finetuned.core.messages import Kind
 from finetuned.core.plan import RunPlan
 from finetuned.core.problems import Problem
 from finetuned.service.turn import JobTrouble
@@ -146,7 +147,7 @@ class SimulatedWorld:
     def holds_devices(self, job: str) -> bool:
         return self.jobs_on_disk[job].phase is Phase.ACTIVE
 
-    def say(self, job: str, what: str, mistake: Exception | None = None) -> None:
+    def say(self, job: str, kind: Kind, what: str, mistake: Exception | None = None) -> None:
         self.history.append(f"{job}: {what}")
 
     def now(self) -> datetime:

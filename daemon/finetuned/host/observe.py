@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from finetuned.core.events import Progress
 from finetuned.core.job import Launch, Phase, Stage
 from finetuned.core.lifecycle import Alive, JobFacts, SpecState, StageFacts
 from finetuned.core.plan import Facts, Machine, RunPlan
@@ -30,6 +31,7 @@ class _Memory:
     facts: JobFacts | None = None
     histories: dict[Path, HistoryReader] = field(default_factory=dict)
     last_alive: dict[Stage, float] = field(default_factory=dict)
+    running: dict[Stage, Progress] = field(default_factory=dict)
 
 
 class Observer:
@@ -50,6 +52,10 @@ class Observer:
         self._memories = {job: memory for job, memory in self._memories.items() if job in jobs}
         for job in jobs:
             self.forget(job)
+
+    def running(self) -> dict[str, Progress]:
+        """By job: where the stage is that ran when it was last looked at."""
+        return {job: progress for job, memory in self._memories.items() for progress in memory.running.values()}
 
     def observe(self, job: JobDir, resume_asked: bool = False) -> JobFacts:
         """Everything that decides what is next. Raises Unreadable or OSError."""
@@ -92,6 +98,9 @@ class Observer:
             memory.last_alive[stage] = self._clock()
         path = job.events_file(stage)
         history = memory.histories.setdefault(path, HistoryReader(path)).read()
+        memory.running.pop(stage, None)
+        if alive is Alive.YES:
+            memory.running[stage] = history.progress
         return StageFacts(
             alive=alive,
             launches=launch_facts(job, [launch for launch in launches if launch.stage is stage], history),

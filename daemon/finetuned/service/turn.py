@@ -27,6 +27,7 @@ from finetuned.core.lifecycle import (
     decide,
     taken_devices,
 )
+from finetuned.core.messages import Kind
 from finetuned.core.plan import RunPlan
 from finetuned.core.retry import Limits
 
@@ -61,7 +62,7 @@ class World(Protocol):
     def holds_devices(self, job: str) -> bool:
         """Whether an unreadable job may be using a device: it stands in active/ and something of it may live."""
 
-    def say(self, job: str, what: str, mistake: Exception | None = None) -> None:
+    def say(self, job: str, kind: Kind, what: str, mistake: Exception | None = None) -> None:
         """A line for the person who reads the journal, with the traceback of a mistake of ours.
 
         Not repeated while it is the last thing said of that job.
@@ -102,11 +103,12 @@ def turn(world: World, limits: Limits) -> None:
         try:
             facts, action = _advance(world, job, limits)
         except JobTrouble as trouble:
-            world.say(job, str(trouble))
+            world.say(job, Kind.TROUBLE, str(trouble))
             all_taken = all_taken or world.holds_devices(job)
             continue
         except Exception as mistake:
-            world.say(job, f"left as it is; this should not happen: {type(mistake).__name__}: {mistake}", mistake)
+            what = f"left as it is; this should not happen: {type(mistake).__name__}: {mistake}"
+            world.say(job, Kind.MISTAKE, what, mistake)
             all_taken = all_taken or world.holds_devices(job)
             continue
         if isinstance(action, Ready):
@@ -142,16 +144,16 @@ def _carry_out(world: World, facts: JobFacts, action: Action) -> None:
         case WritePlan(plan=plan):
             world.write_plan(job, plan)
             steps, size = plan.schedule.total_steps, plan.batches.global_batch_size
-            world.say(job, f"planned {steps} steps of {size} examples")
+            world.say(job, Kind.PLANNED, f"planned {steps} steps of {size} examples")
         case Stop(stage=stage, why=why):
-            world.say(job, f"stopping {stage}: {why}")
+            world.say(job, Kind.STOPPING, f"stopping {stage}: {why}")
             world.stop(job, stage)
         case Conclude():
             world.write_result(job, _result(facts, action, world.now()))
-            world.say(job, f"{action.outcome}: {action.reason}")
+            world.say(job, Kind(action.outcome), f"{action.outcome}: {action.reason}")
         case Move(to=to, why=why):
             world.move(job, to)
-            world.say(job, f"{facts.phase} → {to}: {why}")
+            world.say(job, Kind.MOVED, f"{facts.phase} → {to}: {why}")
         case PutResultAway():
             world.put_result_away(job)
         case DropWish(wish=wish):
@@ -182,7 +184,7 @@ def _start_preparing(world: World, unprepared: list[Ready], free_slots: int) -> 
         try:
             _start(world, job, world.write_launch(job, Stage.PREPARE, ()))
         except JobTrouble as trouble:
-            world.say(job, str(trouble))
+            world.say(job, Kind.TROUBLE, str(trouble))
 
 
 def _start_runs(world: World, ready: list[Ready], taken: frozenset[str]) -> None:
@@ -193,10 +195,10 @@ def _start_runs(world: World, ready: list[Ready], taken: frozenset[str]) -> None
             world.move(start.job, Phase.ACTIVE)
             _start(world, start.job, launch)
         except JobTrouble as trouble:
-            world.say(start.job, str(trouble))
+            world.say(start.job, Kind.TROUBLE, str(trouble))
 
 
 def _start(world: World, job: str, launch: Launch) -> None:
     devices = f" on {launch.devices[0]}" if launch.devices else ""
-    world.say(job, f"launch {launch.number}: {launch.stage}{devices}")
+    world.say(job, Kind.LAUNCHED, f"launch {launch.number}: {launch.stage}{devices}")
     world.start(job, launch)

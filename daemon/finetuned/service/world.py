@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from finetuned.core.job import Launch, Phase, Result, Stage, Wish
 from finetuned.core.lifecycle import JobFacts
+from finetuned.core.messages import Kind, Told, status_of_daemon
 from finetuned.core.plan import Machine, RunPlan
 from finetuned.host.claim import Arrivals, boottime, copy_spec
 from finetuned.host.files import Untrustworthy, rename_durably, sync_directory
@@ -90,10 +91,18 @@ class DiskWorld:
         where = self._where[job]
         return where.phase is Phase.ACTIVE and self._launcher.observe(where, Stage.TRAIN) is not Observation.GONE
 
-    def say(self, job: str, what: str, mistake: Exception | None = None) -> None:
+    def say(self, job: str, kind: Kind, what: str, mistake: Exception | None = None) -> None:
         if self._last_said.get(job) != what:
-            _log.log(logging.ERROR if mistake else logging.INFO, "job %s: %s", job, what, exc_info=mistake)
+            level = logging.ERROR if mistake else logging.INFO
+            told = {"told": Told(kind, what), "job": job}
+            _log.log(level, "job %s: %s", job, what, exc_info=mistake, extra=told)
             self._last_said[job] = what
+
+    def status(self) -> str:
+        """What runs, on one line."""
+        running = self._observer.running()
+        queued = sum(where.phase is Phase.QUEUED and job not in running for job, where in self._where.items())
+        return status_of_daemon(running, queued)
 
     def now(self) -> datetime:
         return datetime.now(UTC)
