@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .disks import scratch_candidates
 from .machine import Machine
 from .settings import Settings
 
@@ -74,4 +75,9 @@ class Apt:
 
     def needed(self) -> list[str]:
         """What deploy/install needs beside these it brings itself."""
-        return ["ca-certificates", "e2fsprogs", *([] if self.settings.python else ["python3-venv"])]
+        needed = ["ca-certificates", "e2fsprogs"]
+        if not self.settings.python:
+            needed.append("python3-venv")
+        if not self.machine.baking and len(scratch_candidates(self.machine, self.settings.scratch_disks)) > 1:
+            needed.append("mdadm")
+        return needed

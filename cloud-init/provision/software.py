@@ -9,6 +9,7 @@ from typing import Any
 
 from .hardware import find_gpus
 from .machine import Machine, ProvisionFailed
+from .scratch import SPOOL
 from .settings import Settings
 from .stages import STAMPS, Stamps
 
@@ -30,7 +31,7 @@ class Software:
     name: str = "software"
 
     def missing(self) -> list[str]:
-        problems = [] if self.machine.read(GATE) == GATE_TEXT else [f"{GATE} to write"]
+        problems = [] if self.machine.read(GATE) == self.gate() else [f"{GATE} to write"]
         if self.installed() is None:
             problems.append(f"release {self.settings.version} to install")
         elif not self.was_installed_once():
@@ -41,10 +42,14 @@ class Software:
         return problems
 
     def act(self) -> None:
-        if self.machine.read(GATE) != GATE_TEXT:
-            self.machine.write(GATE, GATE_TEXT)
+        if self.machine.read(GATE) != self.gate():
+            self.machine.write(GATE, self.gate())
             self.machine.do("systemctl", "daemon-reload")
         self.machine.do(self.installer(), *self.options())
+
+    def gate(self) -> str:
+        """With a disk for the spool, also no daemon on the empty folder below its mount point."""
+        return GATE_TEXT + (f"ConditionPathIsMountPoint={SPOOL}\n" if self.settings.spool_disk else "")
 
     def installer(self) -> str:
         program = self.bundle / "deploy" / "install"

@@ -10,7 +10,6 @@ from provision.scratch import Scratch
 from blank_machine import BlankMachine
 
 AWS_SCRATCH, AWS_VOLUME = "Amazon EC2 NVMe Instance Storage", "Amazon Elastic Block Store"
-BLANK: dict[str, str] = {}
 
 
 def a_disk(blank: BlankMachine, name: str, model: str, **signature: str) -> None:
@@ -186,6 +185,22 @@ def test_a_spool_disk_that_is_mounted_elsewhere_is_refused(blank: BlankMachine):
     blank.put("proc/mounts", "/dev/vdb /mnt ext4 rw 0 0\n")
     with pytest.raises(ProvisionFailed, match="is mounted at /mnt"):
         scratch(blank, spool_disk=SPOOL).act()
+
+
+def test_the_daemon_does_not_start_on_a_spool_whose_disk_is_missing(blank: BlankMachine):
+    a_spool_disk(blank)
+    blank.settings(spool_disk=SPOOL)
+    blank.provision()
+    gate = blank.read("etc/systemd/system/finetuned.service.d/10-provisioned.conf")
+    assert "ConditionPathIsMountPoint=/var/spool/finetuned\n" in gate
+
+
+def test_several_local_disks_bring_the_program_that_joins_them(blank: BlankMachine):
+    for name in ("nvme1n1", "nvme2n1"):
+        a_disk(blank, name, AWS_SCRATCH)
+    blank.archive({"mdadm": "4.2"})
+    blank.provision()
+    assert any(line.endswith(" install mdadm") for line in blank.asked("apt-get"))
 
 
 def test_a_spool_disk_that_is_not_there_is_told_with_the_way_to_name_it(blank: BlankMachine):
