@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add("--sha256", help="of the bundle; computed from --bundle, or from --release when that is a file here")
     add("--release-version", metavar="VERSION", help="taken from the bundle or its name, finetuned-VERSION.tar.gz")
     add("--hook", default="none", metavar="NAME", help="how a machine here stops its bill, of deploy/hooks")
+    add("--hook-options", default="", metavar="WORDS", help="for the hook, in place of its default: terminate, say")
     add("--grace-minutes", type=float, default=15, help="after provisioning failed, before the hook (15)")
     add("--webhook", metavar="URL", help="is told when provisioning fails")
     add("--authorized-key", type=Path, action="append", default=[], metavar="FILE", help="a public key; repeatable")
@@ -109,7 +110,7 @@ def request(asked: argparse.Namespace) -> Request:
     }
     return Request(
         settings={**settings, **{name: value for name, value in optional.items() if value}},
-        files=seeded_files(asked.hook),
+        files=seeded_files(asked.hook, asked.hook_options.split()),
         authorized_keys=[key for path in asked.authorized_key for key in public_keys(path)],
         user=asked.user,
     )
@@ -150,12 +151,18 @@ def version_in(bundle: Path) -> str:
     return top[len("finetuned-") :]
 
 
-def seeded_files(hook_name: str) -> list[SeededFile]:
+def seeded_files(hook_name: str, hook_options: Sequence[str] = ()) -> list[SeededFile]:
     """What must be there even when the bundle never arrives: the fetcher, the units, and how to stop paying."""
     files = [SeededFile("/usr/local/sbin/finetuned-bootstrap", (HERE / "finetuned-bootstrap").read_text(), True)]
     program = hook(hook_name)
     if program:
         files.append(SeededFile("/etc/finetuned/stop-machine", program, True))
+    if unknown := [word for word in hook_options if word not in (program or "")]:
+        raise CannotRender(
+            f"--hook-options: hook {hook_name} knows no {', '.join(unknown)}; see deploy/hooks/README.md"
+        )
+    if hook_options:
+        files.append(SeededFile("/etc/finetuned/stop-machine.options", " ".join(hook_options) + "\n"))
     units = HERE.parent / "units"
     return files + [SeededFile(f"{UNIT_PLACE}/{name}", (units / name).read_text()) for name in UNITS]
 

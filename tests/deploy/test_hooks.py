@@ -467,6 +467,30 @@ def test_a_mistyped_option_stops_a_hook(hook: str, words: list[str], machine: Ma
     assert words[-1] in machine.run(hook, *words).assert_refused(hook)
 
 
+def rendered(*options: str) -> subprocess.CompletedProcess[str]:
+    release = ["--release", "https://example.org/finetuned-0.1.0.tar.gz", "--sha256", "a" * 64, "--no-gzip"]
+    return subprocess.run(
+        [sys.executable, ROOT / "cloud-init" / "render", *release, *options], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("hook", [*CLOUDS, "poweroff"])
+def test_user_data_can_carry_each_hook(hook: str):
+    done = rendered("--hook", hook)
+    assert done.returncode == 0, done.stderr
+    assert "path: /etc/finetuned/stop-machine\n" in done.stdout
+    assert "path: /etc/finetuned/stop-machine.options" not in done.stdout
+
+
+def test_user_data_can_carry_what_the_hook_is_to_do():
+    assert (
+        "path: /etc/finetuned/stop-machine.options" in rendered("--hook", "aws", "--hook-options", "terminate").stdout
+    )
+    refused = rendered("--hook", "aws", "--hook-options", "terminat1")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "terminat1" in refused.stderr
+
+
 def test_the_options_file_chooses_what_to_do(machine: Machine):
     machine.write("etc/finetuned/stop-machine.options", "terminate\n", 0o644)
     assert '{"action": "terminate"}' in machine.run("scaleway", "--dry-run").said
