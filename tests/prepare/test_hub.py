@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ import pytest
 from finetuned.core.problems import StageFailed, StopRequested
 from finetuned.host.files import is_locked, take_lock
 from finetuned.prepare import download
+from finetuned.prepare.login import use_hub_credential
 from preparing import InProcess, a_chat, a_model_folder
 
 pytestmark = pytest.mark.slow
@@ -143,6 +145,34 @@ def test_a_hub_model_comes_to_the_store_pinned_hashed_and_without_code_or_pickle
     }
     assert {path.name for path in folder.iterdir()} == {file.path for file in facts.model.files} | {"manifest.json"}
     assert hub.tokens == {"Bearer hf_secret"}
+
+
+def test_the_token_is_read_from_the_credential_and_written_nowhere(
+    hub: StandIn, stage: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "hub_token").write_text("hf_of_the_file\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
+    monkeypatch.setenv("HF_TOKEN_PATH", "put back after this test")
+    use_hub_credential()
+    stage.prepare(stage.spec(a_chat("a", "b")))
+    assert hub.tokens == {"Bearer hf_of_the_file"}
+    assert not any("hf_of_the_file" in value or value == "hf_secret" for value in os.environ.values())
+    written = [path for path in stage.root.rglob("*") if path.is_file() and path.name != "hub_token"]
+    assert written
+    assert not any(b"hf_of_the_file" in path.read_bytes() for path in written)
+    assert "hf_of_the_file" not in "".join(capfd.readouterr())
+
+
+def test_on_a_server_a_refusal_says_where_a_token_belongs(
+    hub: StandIn, stage: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "etc" / "credentials").mkdir(parents=True)
+    monkeypatch.setenv("FINETUNED_CONFIG", str(tmp_path / "etc"))
+    hub.refuse = (403, "GatedRepo")
+    with pytest.raises(StageFailed) as failure:
+        stage.prepare(stage.spec(a_chat("a", "b")))
+    assert f"put a token into {tmp_path}/etc/credentials/hub_token as root" in failure.value.hint
 
 
 def test_a_model_that_the_store_holds_is_not_fetched_again(hub: StandIn, stage: InProcess) -> None:

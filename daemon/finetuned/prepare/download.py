@@ -24,6 +24,7 @@ from finetuned.core.record import Record
 from finetuned.host.files import take_lock
 from finetuned.host.sources import SAFETENSORS_INDEX
 from finetuned.host.store import hash_files, read_seal, seal
+from finetuned.prepare.login import how_to_log_in
 
 SMALL_FILES = (
     "config.json",
@@ -172,7 +173,7 @@ def _explain(repo: str, revision: str | None, error: Exception) -> Refused:
     from huggingface_hub import constants, errors, get_token
 
     login = "with this login" if get_token() else "without a login"
-    mend = "set HF_TOKEN for the service, or `hf auth login` as its user"
+    mend = how_to_log_in()
     if isinstance(error, errors.GatedRepoError):
         hint = f"ask for access at {constants.ENDPOINT}/{repo}; then {mend}"
         return Refused(what=f"{repo} is gated, and the hub does not give it out {login}", hint=hint)
