@@ -1,5 +1,6 @@
 """A metadata service and a cloud's API on loopback, for the hooks that stop the bill. It keeps what was asked."""
 
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +59,7 @@ class PretendCloud:
 
 
 @contextmanager
-def pretended(*exchanges: Exchange) -> Iterator[PretendCloud]:
+def pretended(*exchanges: Exchange, tls: ssl.SSLContext | None = None) -> Iterator[PretendCloud]:
     cloud = PretendCloud(exchanges)
 
     class Handler(BaseHTTPRequestHandler):
@@ -95,7 +96,9 @@ def pretended(*exchanges: Exchange) -> Iterator[PretendCloud]:
             pass  # a hook that gave up has closed its end
 
     server = Server(("127.0.0.1", 0), Handler)
-    cloud.url = f"http://127.0.0.1:{server.server_port}"
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    cloud.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -6,6 +6,7 @@ import hmac
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -410,6 +411,28 @@ def test_a_proxy_of_the_environment_is_not_used(story: Story, machine: Machine):
         machine.prepare(story, cloud)
         ended = machine.run(story.hook, story.action, cloud=cloud, **nowhere)
     assert ended.status == 0
+
+
+@pytest.mark.parametrize("story", [lambda_(), nebius()], ids=lambda story: story.hook)
+def test_an_api_must_prove_who_it_is_before_it_sees_a_token(story: Story, machine: Machine, tmp_path: Path):
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    a_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -subj /CN=api -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(
+        [*f"openssl req -x509 {a_key} -nodes -days 1".split(), "-out", certificate, "-keyout", key],
+        check=True,
+        capture_output=True,
+    )
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    of_metadata = [exchange for exchange in story.exchanges if exchange.path.startswith("/v1/")]
+    of_api = [exchange for exchange in story.exchanges if exchange not in of_metadata]
+    with pretended(*of_metadata) as metadata, pretended(*of_api, tls=tls) as api:
+        machine.prepare(story, api)
+        where = {"FINETUNED_API": api.url, "FINETUNED_METADATA": metadata.url}
+        assert "certificate" in machine.run(story.hook, **where).assert_refused(story.hook)
+        assert api.asked == []
+        assert machine.run(story.hook, SSL_CERT_FILE=str(certificate), **where).status == 0
+        assert [asked.path for asked in api.asked] == [exchange.path for exchange in of_api]
 
 
 @one_story_a_hook
