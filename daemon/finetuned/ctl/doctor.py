@@ -11,6 +11,7 @@ from finetuned.ctl.exits import ExitCode
 from finetuned.ctl.facts import Check
 from finetuned.ctl.jobs import chosen_path
 from finetuned.ctl.machine_checks import check_machine
+from finetuned.ctl.service_checks import check_service
 from finetuned.ctl.spool_checks import check_spool
 from finetuned.ctl.words import print_json, printable, say
 
@@ -28,7 +29,7 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
     path = chosen_path(ctx)
     place = path if path.is_dir() else Path("/")
     checks = []
-    for check in itertools.chain(check_spool(path), check_machine(place)):
+    for check in itertools.chain(check_spool(path), check_machine(place), check_service()):
         checks.append(check)
         if not as_json:
             typer.echo(printable(f"{check.state:<4}  {check.name:<16}  {check.what}"))

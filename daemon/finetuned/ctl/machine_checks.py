@@ -1,4 +1,4 @@
-"""What `doctor` looks at on the machine: Python, settings, GPU and torch, clock, watches, unit."""
+"""What `doctor` looks at on the machine: Python, settings, GPU and torch, clock, watches."""
 
 import ctypes
 import json
@@ -37,7 +37,6 @@ def check_machine(place: Path) -> Iterator[Check]:
     yield from _gpu_and_torch(place)
     yield _clock()
     yield _watches()
-    yield from _unit()
 
 
 def _python() -> Check:
@@ -144,23 +143,3 @@ def _watches() -> Check:
         hint = f"sudo sysctl fs.inotify.{low[0]}=8192; until then drops are found by scanning, a little later"
         return Check(name="inotify", state="warn", what=f"{low[0]} is {limits[low[0]][0]}", hint=hint)
     return Check(name="inotify", state="ok", what=", ".join(f"{name} {limit}" for name, (limit, _) in limits.items()))
-
-
-def _unit() -> Iterator[Check]:
-    """Nothing where systemd does not run or no unit is installed: then the daemon is run by hand."""
-    if not Path("/run/systemd/system").is_dir():
-        return
-    command = ["systemctl", "show", "finetuned.service", "--property=LoadState,ActiveState,Result"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return
-    said = dict(line.split("=", 1) for line in answer.splitlines() if "=" in line)
-    if said.get("LoadState") != "loaded":
-        return
-    active = said.get("ActiveState", "unknown")
-    if active == "failed":
-        hint = "journalctl -u finetuned -n 50"
-        yield Check(name="unit", state="fail", what=f"finetuned.service failed ({said.get('Result')})", hint=hint)
-    else:
-        yield Check(name="unit", state="ok" if active == "active" else "warn", what=f"finetuned.service is {active}")
