@@ -1,9 +1,12 @@
 """render: a user-data that unpacks to what was asked, fits every cloud, is the same each time, and holds no secret."""
 
+import base64
 import gzip
 import io
 import json
+import random
 import re
+import string
 import subprocess
 import sys
 import tarfile
@@ -14,7 +17,7 @@ from typing import Any
 import pytest
 from provision.settings import read_settings
 from ruamel.yaml import YAML
-from userdata.main import main
+from userdata.main import main, tell_limits
 from userdata.pack import BUDGET_BYTES, LIMITS, pack, unpack
 
 from blank_machine import CLOUD_INIT, ROOT, BlankMachine
@@ -145,8 +148,6 @@ def test_every_hook_fits_the_budget_and_every_clouds_limit(tmp_path: Path, hook:
 
 def test_uncompressed_it_holds_the_same_files(tmp_path: Path):
     """cloud-init itself unpacks `gz+b64`."""
-    import base64
-
     plain, packed = files(render(tmp_path, "--hook=aws", "--no-gzip")), files(render(tmp_path, "--hook=aws"))
     assert plain.keys() == packed.keys()
     for path, file in plain.items():
@@ -164,8 +165,6 @@ def test_it_says_its_size_and_whom_it_fits(tmp_path: Path, capsys):
 
 
 def test_it_says_whose_limit_is_passed(capsys):
-    from userdata.main import tell_limits
-
     tell_limits(b"x" * 20000)
     said = capsys.readouterr().err
     assert re.search(r"AWS +TOO LARGE 20000 of 16384", said)
@@ -173,11 +172,7 @@ def test_it_says_whose_limit_is_passed(capsys):
 
 
 def test_more_than_the_budget_is_refused(tmp_path: Path, capsys):
-    import random
-
-    letters = "".join(
-        random.Random(7).choices("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", k=20000)
-    )
+    letters = "".join(random.Random(7).choices(string.ascii_letters, k=20000))
     keys = "\n".join(f"ssh-ed25519 {letters[i : i + 80]}" for i in range(0, 20000, 80))
     path = a_key(tmp_path, "many", keys)
     said = refusal(
