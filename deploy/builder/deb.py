@@ -14,9 +14,9 @@ from pathlib import Path
 from installer.files import arrange
 from installer.interpreter import Interpreter, named
 from installer.machine import package_version, systemd_version
-from installer.places import Places
+from installer.places import Places, PlacesOfPackage
 from installer.programs import Programs, Trouble
-from installer.release import write_mark
+from installer.release import PACKAGED, write_mark
 from installer.source import EPOCH, Source
 from installer.writing import replace_link
 
@@ -42,46 +42,18 @@ Description: fine-tuning daemon, without the worker that trains
 """
 
 
-class _PlacesOfPackage(Places):
-    """A package brings its files below /usr; /usr/local and /etc are the admin's."""
-
-    @property
-    def units(self) -> Path:
-        return self.root / "usr/lib/systemd/system"
-
-    @property
-    def sysusers(self) -> Path:
-        return self.root / "usr/lib/sysusers.d/finetuned.conf"
-
-    @property
-    def tmpfiles(self) -> Path:
-        return self.root / "usr/lib/tmpfiles.d/finetuned.conf"
-
-    @property
-    def polkit_rules(self) -> Path:
-        return self.root / "usr/share/polkit-1/rules.d"
-
-    @property
-    def journald(self) -> Path:
-        return self.root / "usr/lib/systemd/journald.conf.d/finetuned.conf"
-
-    @property
-    def command(self) -> Path:
-        return self.root / "usr/bin/finetunectl"
-
-
 def write_deb(source: Source, wheel: Path, scratch: Path, programs: Programs) -> Path:
     """finetuned-daemon_VERSION_ARCH.deb in `scratch`. Raises Trouble where no such package can be built."""
     if shutil.which("dpkg-deb") is None:
         raise Trouble("dpkg-deb is not here; on Debian or Ubuntu build the package, elsewhere: deploy/build bundle")
     python = named(programs, _PYTHON)
-    places = _PlacesOfPackage(scratch / "deb")
+    places = PlacesOfPackage(scratch / "deb")
     name = f"{source.version}-{source.digest()[:8]}-deb"
     release = places.releases / name
     source.copy_parts(release)
     shutil.copy(wheel, release)
     _make_environment(release, wheel, source, python, scratch, programs)
-    write_mark(release / "release.json", source, python, "packaged")
+    write_mark(release / "release.json", source, python, PACKAGED)
     _put_files(release, places, systemd_version(programs))
     architecture = programs.run("dpkg", "--print-architecture").strip()
     _write_control(source, places.root, architecture, python, programs)
@@ -100,6 +72,8 @@ def _make_environment(
     pip = (pip_home / "bin/python", "-m", "pip")
     pinned = ("--quiet", "--no-input", "--constraint", source.constraints)
     programs.run(*pip, "wheel", *pinned, "--no-deps", "--use-pep517", "-w", wheels, "systemd-python")
+    for compiled in wheels.iterdir():
+        shutil.copy(compiled, release)  # For the worker, so that its machine needs no compiler.
     shutil.copy(wheel, wheels)
     programs.run(python.path, "-m", "venv", "--without-pip", environment)
     # By name, not by path: pip would note in the environment where the file lay.

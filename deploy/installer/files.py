@@ -64,6 +64,11 @@ def arrange(folder: Path, systemd: int, needs_launch_helper: bool, places: Place
     return Arrangement(places, content)
 
 
+def arrange_credentials(folder: Path, places: Places) -> Arrangement:
+    """What is left where a package brings everything else."""
+    return Arrangement(places, _credentials(folder, places))
+
+
 def _newer_directives(folder: Path, systemd: int, places: Places) -> dict[Path, bytes]:
     """dropins/vNNN/UNIT.d/*.conf, where this systemd is version NNN or newer."""
     return {
@@ -79,7 +84,7 @@ def _credentials(folder: Path, places: Places) -> dict[Path, bytes]:
     systemd does not start a unit whose credential is missing.
     """
     return {
-        places.units / f"{unit}.d" / f"credential-{path.stem}.conf": path.read_bytes()
+        places.own_units / f"{unit}.d" / f"credential-{path.stem}.conf": path.read_bytes()
         for path in sorted(folder.glob("dropins/credentials/*.conf"))
         if (places.credentials / path.stem).is_file()
         for unit in _UNIT_NAME.findall(path.read_text().partition("\n")[0])

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from installer import service
-from installer.files import Arrangement, arrange
+from installer.files import Arrangement, arrange, arrange_credentials
 from installer.jobs import Unknown, releases_in_use
 from installer.machine import Machine, require_room
-from installer.packages import install_packages, missing_packages
+from installer.packages import has_systemd_python, install_packages, missing_packages
 from installer.places import Places
 from installer.programs import Programs, Trouble
-from installer.release import Recipe, Release, link_to, linked
+from installer.release import PackagedRelease, Recipe, Release, link_to, linked
 from installer.source import Source
 from installer.steps import Step, tell
 from installer.writing import replace_link, write_whole
@@ -54,7 +54,10 @@ class Installation:
 
     def _packages(self, source: Source, recipe: Recipe) -> Step:
         def packages() -> list[str]:
-            return missing_packages(self.machine, self.programs, recipe.wheelhouse, self.target.is_whole)
+            if self.target.is_whole:
+                return missing_packages(self.machine, self.programs)
+            has_wheel = has_systemd_python(source.path, recipe) or has_systemd_python(recipe.wheelhouse, recipe)
+            return missing_packages(self.machine, self.programs, builds=True, compiles=not has_wheel)
 
         return Step(
             "packages",
@@ -82,6 +85,8 @@ class Installation:
         return self._arranged(self.target)
 
     def _arranged(self, release: Release) -> Arrangement:
+        if isinstance(release, PackagedRelease):
+            return arrange_credentials(release.units, self.places)
         return arrange(release.units, self.machine.systemd, self.machine.needs_launch_helper, self.places)
 
     def _files_missing(self) -> str:
@@ -172,10 +177,8 @@ class Installation:
         """Raises Trouble when the release is not well; then the one before it runs again, if there was one."""
         before, before_that = self._linked("current"), self._linked("previous")
         self._note_that_a_restart_is_due()
-        self._point_at(self.target, previous=before)
-        replace_link(
-            _made(self.places.command), str(Path("/") / self.places.current.relative_to(self.places.root) / _CTL)
-        )
+        if not isinstance(self.target, PackagedRelease):
+            self._point_at(self.target, previous=before)
         self.programs.run("systemctl", "enable", "--quiet", *self._units_to_enable)
         if self.machine.needs_launch_helper:
             self.programs.run("systemctl", "start", service.SOCKET)
@@ -212,6 +215,8 @@ class Installation:
         if previous is not None and previous.name != release.name:
             link_to(self.places.previous, previous)
         link_to(self.places.current, release)
+        self.places.command.parent.mkdir(parents=True, exist_ok=True)
+        replace_link(self.places.command, str(Path("/") / self.places.current.relative_to(self.places.root) / _CTL))
 
     def _note_that_a_restart_is_due(self) -> None:
         write_whole(self.places.restart_due, f"{self.target.name}\n")
@@ -247,8 +252,3 @@ class Installation:
 
 
 _CTL = "daemon/bin/finetunectl"
-
-
-def _made(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path

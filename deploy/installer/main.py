@@ -13,9 +13,9 @@ from pathlib import Path
 from installer import interpreter
 from installer.installation import Installation
 from installer.machine import Machine, look_at, require_root
-from installer.places import Places
+from installer.places import Places, PlacesOfPackage
 from installer.programs import Programs, Trouble
-from installer.release import Recipe, Release, linked, release_name
+from installer.release import PackagedRelease, Recipe, Release, is_packaged, linked, release_name
 from installer.source import Source, find_source
 from installer.steps import carry_out, check, tell
 from installer.uninstall import Removal
@@ -27,6 +27,11 @@ Run again, it does only what is missing. A running job keeps the release it was 
 Exit status: 0 all is in place; 1 it is not, and the last lines say why; 2 the command line is wrong.
 See README.md beside this program.
 """
+
+
+_BY_PACKAGE = """\
+finetuned came to this machine as the Debian package finetuned-daemon, which apt upgrades and removes.
+hint: what adds its worker, and secrets, is /opt/finetuned/current/deploy/install, without --rollback or --uninstall"""
 
 
 def main(arguments: list[str], installer: Path) -> int:
@@ -47,6 +52,8 @@ def _carry_out(options: argparse.Namespace, places: Places, installer: Path) -> 
         return _install(options, places, Programs(), installer)
     with _locked(places, needs_installation=options.rollback or options.uninstall or options.upgrade) as lock:
         programs = Programs(lock)
+        if (options.uninstall or options.rollback) and is_packaged(places.current):
+            raise Trouble(_BY_PACKAGE)
         if options.uninstall:
             Removal(places, programs, stops_jobs=options.force, takes_settings=options.purge).carry_out()
             return INSTALLED
@@ -57,6 +64,10 @@ def _carry_out(options: argparse.Namespace, places: Places, installer: Path) -> 
 
 def _install(options: argparse.Namespace, places: Places, programs: Programs, installer: Path) -> int:
     source = find_source(installer)
+    if is_packaged(source.path):
+        places = PlacesOfPackage(places.root)
+    elif is_packaged(places.current):
+        raise Trouble(_BY_PACKAGE)
     python = interpreter.named(programs, options.python) if options.python else interpreter.find(programs)
     machine = look_at(places, programs, python)
     tell("ok", "machine", _said_of(machine))
@@ -87,6 +98,8 @@ def _install(options: argparse.Namespace, places: Places, programs: Programs, in
 
 def _target(options: argparse.Namespace, source: Source, recipe: Recipe, places: Places) -> Release:
     """The installed release itself where this runs from it and no option asks for another build of it."""
+    if is_packaged(source.path):
+        return PackagedRelease(places, source.path.name)
     itself = Release(places, source.path.name)
     asks_for_another = options.python or options.cpu or options.worker_site
     if itself.path == source.path and itself.is_whole and not asks_for_another:

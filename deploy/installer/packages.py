@@ -8,20 +8,19 @@ from pathlib import Path
 
 from installer.machine import Machine, package_version
 from installer.programs import Programs, Trouble
+from installer.release import Recipe
 from installer.source import Source
 
 
-def missing_packages(machine: Machine, programs: Programs, wheelhouse: str | None, is_built: bool) -> list[str]:
-    """`is_built`: the release is there already, so nothing is compiled any more."""
+def missing_packages(machine: Machine, programs: Programs, builds: bool = False, compiles: bool = False) -> list[str]:
+    """`builds`: environments are made now; `compiles`: systemd-python too."""
     wanted = [] if package_version(programs, "dbus") else ["dbus"]
     if machine.polkit is None and not machine.needs_launch_helper:
         wanted.append("polkitd")
-    if is_built:
-        return wanted
     python = machine.interpreter
-    if not python.has_venv:
+    if builds and not python.has_venv:
         wanted.append(f"{python.name}-venv")
-    if not _has_systemd_python(wheelhouse, python.version):
+    if compiles:
         wanted += [name for name in ("gcc", "pkg-config") if shutil.which(name) is None]
         if package_version(programs, "libsystemd-dev") is None:
             wanted.append("libsystemd-dev")
@@ -45,8 +44,10 @@ def install_packages(packages: list[str], machine: Machine, source: Source, prog
         raise Trouble(f"{error}\nhint: these packages are needed and could not be had: {' '.join(packages)}") from error
 
 
-def _has_systemd_python(wheelhouse: str | None, version: tuple[int, int]) -> bool:
-    if wheelhouse is None:
+def has_systemd_python(folder: str | Path | None, recipe: Recipe) -> bool:
+    """Whether its wheel for this Python lies in `folder`."""
+    if folder is None:
         return False
-    wheel = re.compile(rf"systemd_python-[^-]+-cp{version[0]}{version[1]}-.*\.whl")
-    return any(wheel.fullmatch(path.name) for path in Path(wheelhouse).iterdir())
+    major, minor = recipe.interpreter.version
+    wheel = re.compile(rf"systemd_python-[^-]+-cp{major}{minor}-.*\.whl")
+    return any(wheel.fullmatch(path.name) for path in Path(folder).iterdir())

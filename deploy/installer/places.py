@@ -54,6 +54,11 @@ class Places:
         return self.root / "usr/local/lib/systemd/system"
 
     @property
+    def own_units(self) -> Path:
+        """For what depends on this one machine and no package can bring."""
+        return self.root / "usr/local/lib/systemd/system"
+
+    @property
     def sysusers(self) -> Path:
         return self.root / "usr/local/lib/sysusers.d/finetuned.conf"
 
@@ -96,3 +101,31 @@ class Places:
     @property
     def files_of_people(self) -> Path:
         return self.root / "srv/finetuned"
+
+
+class PlacesOfPackage(Places):
+    """Where the Debian package puts the same: below /usr, for /usr/local and /etc are the admin's."""
+
+    @property
+    def command(self) -> Path:
+        return self.root / "usr/bin/finetunectl"
+
+    @property
+    def units(self) -> Path:
+        return self.root / "usr/lib/systemd/system"
+
+    @property
+    def sysusers(self) -> Path:
+        return self.root / "usr/lib/sysusers.d/finetuned.conf"
+
+    @property
+    def tmpfiles(self) -> Path:
+        return self.root / "usr/lib/tmpfiles.d/finetuned.conf"
+
+    @property
+    def polkit_rules(self) -> Path:
+        return self.root / "usr/share/polkit-1/rules.d"
+
+    @property
+    def journald(self) -> Path:
+        return self.root / "usr/lib/systemd/journald.conf.d/finetuned.conf"

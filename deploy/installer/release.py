@@ -53,6 +53,10 @@ class Recipe:
 _DEVICE = {"cpu": "the CPU", "cuda": "NVIDIA GPUs"}
 
 
+PACKAGED = "packaged"
+"""Stands in release.json, in the worker's place, where the Debian package brought the daemon half."""
+
+
 @dataclass(frozen=True)
 class Release:
     places: Places
@@ -83,24 +87,22 @@ class Release:
         shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True)
         source.copy_parts(self.path)
-        pip = _Pip(self, source, recipe, programs)
-        pip.scratch.mkdir()
+        pip = _Pip(self, source, recipe, programs, home="daemon")
         self._make_venv("daemon", recipe, programs)
         wheel = source.bring_wheel(self.path, self.python("daemon"), programs, pip.origin)
         systemd = pip.build_systemd_python()
         pip.install("daemon", f"{wheel}[systemd]", systemd)
         self._require(programs, "daemon", "finetuned.service.main", "finetuned.ctl.main", "systemd.journal")
-        self._build_worker(wheel, systemd, recipe, pip, programs)
-        shutil.rmtree(pip.scratch)
-        os.sync()  # After a power cut there is no mark on an environment whose files never reached the disk.
-        write_mark(self.mark, source, recipe.interpreter, recipe.worker_site or recipe.torch)
+        self._make_venv("worker", recipe, programs, "--without-pip")  # The daemon's serves both.
+        self._fill_worker(wheel, systemd, recipe, pip, programs)
+        self._finish(source, recipe, pip)
 
-    def _build_worker(self, wheel: Path, systemd: Path, recipe: Recipe, pip: _Pip, programs: Programs) -> None:
-        self._make_venv("worker", recipe, programs)
+    def _fill_worker(self, wheel: Path, systemd: Path, recipe: Recipe, pip: _Pip, programs: Programs) -> None:
         if recipe.worker_site:
             pip.install("worker", f"{wheel}[systemd]", systemd)
             # After ours on sys.path: what the daemon needs too comes from the environment itself.
-            (self._site("worker") / "finetuned-worker-site.pth").write_text(f"{recipe.worker_site}\n")
+            site = next((self.path / "worker/lib").glob("python3.*")) / "site-packages"
+            (site / "finetuned-worker-site.pth").write_text(f"{recipe.worker_site}\n")
         else:
             pip.install_torch()
             pip.install("worker", f"{wheel}[train,systemd]", systemd)
@@ -113,27 +115,47 @@ class Release:
             env={"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HOME": str(pip.scratch)},
         )
 
-    def _make_venv(self, half: str, recipe: Recipe, programs: Programs) -> None:
-        pip = () if half == "daemon" else ("--without-pip",)  # The daemon's serves both.
-        programs.run(recipe.interpreter.path, "-m", "venv", *pip, self.path / half)
+    def _finish(self, source: Source, recipe: Recipe, pip: _Pip) -> None:
+        shutil.rmtree(pip.scratch)
+        os.sync()  # After a power cut there is no mark on an environment whose files never reached the disk.
+        write_mark(self.mark, source, recipe.interpreter, recipe.worker_site or recipe.torch)
 
-    def _site(self, half: str) -> Path:
-        return next((self.path / half / "lib").glob("python3.*")) / "site-packages"
+    def _make_venv(self, half: str, recipe: Recipe, programs: Programs, *options: str) -> None:
+        programs.run(recipe.interpreter.path, "-m", "venv", *options, self.path / half)
 
     def _require(self, programs: Programs, half: str, *modules: str) -> None:
-        for module in modules:
-            ended = programs.attempt(self.python(half), "-I", "-c", f"import {module}")
-            if ended.returncode != 0:
-                said = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
-                raise Trouble(f"the {half} environment of {self.name} cannot import {module}: {said}")
+        ended = programs.attempt(self.python(half), "-I", "-c", f"import {', '.join(modules)}")
+        if ended.returncode != 0:
+            said = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
+            raise Trouble(f"the {half} environment of {self.name} cannot import what it needs: {said}")
+
+
+class PackagedRelease(Release):
+    """One whose daemon half dpkg has put there; what is built here is its worker."""
+
+    @property
+    def mark(self) -> Path:
+        return self.path / "worker.json"
+
+    def build(self, source: Source, recipe: Recipe, programs: Programs) -> None:
+        shutil.rmtree(self.path / "worker", ignore_errors=True)
+        pip = _Pip(self, source, recipe, programs, home="worker")
+        self._make_venv("worker", recipe, programs)
+        systemd = next(self.path.glob("systemd_python-*.whl"))
+        self._fill_worker(source.wheel(), systemd, recipe, pip, programs)
+        self._finish(source, recipe, pip)
 
 
 class _Pip:
     """pip for one release: pinned, from a wheelhouse or from the configured index."""
 
-    def __init__(self, release: Release, source: Source, recipe: Recipe, programs: Programs):
+    def __init__(self, release: Release, source: Source, recipe: Recipe, programs: Programs, home: str):
+        """`home`: the environment whose pip serves both."""
         self._release, self._source, self._recipe, self._programs = release, source, recipe, programs
+        self._python = release.python(home)
         self.scratch = release.path / ".building"
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir()
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -168,7 +190,7 @@ class _Pip:
         return next(wheels.glob("systemd_python-*.whl"))
 
     def _run(self, half: str, verb: str, *arguments: str | Path) -> None:
-        pip = (self._release.python("daemon"), "-m", "pip", "--python", self._release.python(half), verb)
+        pip = (self._python, "-m", "pip", "--python", self._release.python(half), verb)
         quiet = ("--quiet", "--no-input", "--disable-pip-version-check")
         command = (*pip, *quiet, "--cache-dir", self._release.places.pip_cache, *self.origin, *arguments)
         # /tmp may be small, or memory.
@@ -180,7 +202,7 @@ class _Pip:
 
     def _answers(self, address: str) -> bool:
         ask = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=10)"
-        return self._programs.attempt(self._release.python("daemon"), "-c", ask, address, timeout=30).returncode == 0
+        return self._programs.attempt(self._python, "-c", ask, address, timeout=30).returncode == 0
 
 
 def write_mark(path: Path, source: Source, interpreter: Interpreter, worker: str) -> None:
@@ -193,6 +215,14 @@ def write_mark(path: Path, source: Source, interpreter: Interpreter, worker: str
         "worker": worker,
     }
     write_whole(path, json.dumps(said, indent=2) + "\n")
+
+
+def is_packaged(folder: Path) -> bool:
+    """Whether this folder is the release that the Debian package brings."""
+    try:
+        return bool(json.loads((folder / "release.json").read_text())["worker"] == PACKAGED)
+    except FileNotFoundError:
+        return False
 
 
 def release_name(source: Source, recipe: Recipe) -> str:

@@ -38,7 +38,7 @@ class Source:
     @property
     def version(self) -> str:
         if not self.is_checkout:
-            return _WHEEL.fullmatch(self._wheel().name)[1]  # type: ignore[index]  # _wheel() matched it.
+            return _WHEEL.fullmatch(self.wheel().name)[1]  # type: ignore[index]  # wheel() matched it.
         found = _VERSION.search((self.path / "pyproject.toml").read_text())
         if found is None:
             raise Trouble(f"{self.path}/pyproject.toml names no version")
@@ -65,7 +65,7 @@ class Source:
     def bring_wheel(self, into: Path, python: Path, programs: Programs, pip_options: tuple[str, ...] = ()) -> Path:
         """The wheel, copied, or from a checkout built by the pip of `python`."""
         if not self.is_checkout:
-            return Path(shutil.copy(self._wheel(), into))
+            return Path(shutil.copy(self.wheel(), into))
         tree = into / ".source"
         copy_tree(self.path / _CODE, tree / _CODE)
         for name in FILES:
@@ -76,7 +76,7 @@ class Source:
         shutil.rmtree(tree)
         return next(path for path in into.iterdir() if _WHEEL.fullmatch(path.name))
 
-    def _wheel(self) -> Path:
+    def wheel(self) -> Path:
         wheels = [path for path in self.path.iterdir() if _WHEEL.fullmatch(path.name)]
         if len(wheels) != 1:
             found = ", ".join(sorted(path.name for path in wheels)) or "none"
@@ -89,7 +89,7 @@ class Source:
             for path in files_below(root):
                 yield f"finetuned/{path.relative_to(root)}", path.read_bytes()
             return
-        with zipfile.ZipFile(self._wheel()) as wheel:
+        with zipfile.ZipFile(self.wheel()) as wheel:
             for name in wheel.namelist():
                 if name.startswith("finetuned/"):
                     yield name, wheel.read(name)
