@@ -32,8 +32,9 @@ RUN = [sys.executable, "-c", "from finetuned.service.main import main; main()", 
 class Daemon:
     """`finetuned run` on `home/spool`. Stages that it leaves behind are ended by `close`."""
 
-    def __init__(self, home: Path, **settings: object):
+    def __init__(self, home: Path, launcher: str = "children", **settings: object):
         self.home = home
+        self._launcher = launcher
         self.spool = Spool(home / "spool")
         config = home / "config"
         config.mkdir(parents=True, exist_ok=True)
@@ -51,6 +52,7 @@ class Daemon:
 
     def start(self) -> "Daemon":
         arguments = ["--spool", str(self.spool.path), "--config", str(self.home / "config")]
+        arguments += ["--launcher", self._launcher]
         with open(self.home / "daemon.log", "ab") as log:
             self._process = subprocess.Popen(
                 [*RUN, *arguments],

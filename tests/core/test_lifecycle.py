@@ -156,6 +156,20 @@ def test_interrupted_job_goes_back_to_the_queue_saying_where_it_starts_again():
     assert "starting again from step 400" in action.why
 
 
+@pytest.mark.parametrize(
+    ("exit_", "cause"),
+    [
+        (None, "(killed?)"),
+        (an_exit(signal=9), "(signal 9)"),
+        (an_exit(signal=9, out_of_memory=True), "(it ran out of host memory, and the kernel killed it)"),
+        (an_exit(signal=6, hung=True), "(it hung: "),
+    ],
+)
+def test_the_cause_of_a_death_is_named_where_it_is_known(exit_, cause):
+    action = decide(an_active_job(train=a_stage((an_attempt(step=412, saved=400), exit_))), LIMITS)
+    assert cause in action.why
+
+
 def test_a_job_moved_to_active_but_never_launched_goes_back():
     assert decide(an_active_job(a_stage()), LIMITS) == Move(Phase.QUEUED, "it was never launched")
 

@@ -155,7 +155,7 @@ def test_status_tells_how_each_attempt_ended(bench):
     attempts = bench.ctl("status", "tone", "--json").json["stages"][1]["attempts"]
     assert [attempt["ending"] for attempt in attempts] == ["stopped", "failed_retry", "no word", None]
     assert attempts[1]["why"] == "device lost"
-    assert "ran out of memory" in attempts[2]["why"]
+    assert "ran out of host memory" in attempts[2]["why"]
 
 
 def test_status_tells_why_a_job_waits(bench):

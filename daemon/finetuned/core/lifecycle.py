@@ -8,7 +8,7 @@ from finetuned.core.events import Attempt, FailedForGood, FailedRetry, Finished
 from finetuned.core.job import Exit, Outcome, Phase, Result, Stage, Wish
 from finetuned.core.plan import RunPlan
 from finetuned.core.problems import Problem, describe
-from finetuned.core.retry import GiveUp, Limits, RetryAfter, judge
+from finetuned.core.retry import GiveUp, Limits, RetryAfter, describe_exit, judge
 
 
 class Alive(StrEnum):
@@ -281,8 +281,9 @@ def _what_happened(attempt: Attempt | None, launch: LaunchFacts | None, ending: 
     if attempt is None:
         return f"launch {launch.number} never started"
     if ending is None:
+        how = describe_exit(launch.exit) if launch.exit else "killed?"
         return (
-            f"attempt {attempt.started.attempt} ended without a word at step {attempt.step} (killed?); "
+            f"attempt {attempt.started.attempt} ended without a word at step {attempt.step} ({how}); "
             f"starting again from step {attempt.checkpointed_step}"
         )
     word = "failed" if isinstance(ending, FailedRetry) else "stopped"

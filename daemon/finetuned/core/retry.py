@@ -104,7 +104,7 @@ def _after_death(stage: Stage, started: Sequence[tuple[Attempt, Exit | None]], e
 def describe_exit(exit_: Exit) -> str:
     """How a process ended, in words."""
     if exit_.out_of_memory:
-        return "the machine ran out of memory"
+        return "it ran out of host memory, and the kernel killed it"
     if exit_.hung:
         return "it hung: it made no progress for too long and was killed; its log shows where each thread stood"
     if exit_.signal is not None:
