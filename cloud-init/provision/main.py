@@ -44,6 +44,8 @@ def stages_for(machine: Machine, settings: Settings, bundle: Path = BUNDLE) -> l
 def provision(machine: Machine, settings: Settings, bundle: Path = BUNDLE) -> int:
     """Raises ProvisionFailed, with failure.json written."""
     stamps = Stamps(machine, settings.version)
+    # That of an earlier try would be told as the reason of one that is killed.
+    machine.path(f"{STAMPS}/failure.json").unlink(missing_ok=True)
     timers: list[str] = []
     name = "start"
     try:
@@ -69,7 +71,6 @@ def provision(machine: Machine, settings: Settings, bundle: Path = BUNDLE) -> in
         record(stamps, name, failed)
         raise
     apt.restart_timers(machine, timers)
-    machine.path(f"{STAMPS}/failure.json").unlink(missing_ok=True)
     tell_the_end(machine, stamps)
     return OK
 
@@ -84,7 +85,7 @@ def tell_the_end(machine: Machine, stamps: Stamps) -> None:
         print("baked: the stamps are gone; now `cloud-init clean --logs --machine-id`, and take the image", flush=True)
         return
     done = stamps.read("done")
-    what = ", ".join(done.get("gpus", [])) or "no NVIDIA GPU: CPU only"
+    what = ", ".join(done.get("gpus", [])) or "CPU only"
     print(
         f"provisioned: release {stamps.release} on {done.get('system')}, kernel {done.get('kernel')}; {what}",
         flush=True,

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from .driver import loaded_version
 from .hardware import find_gpus
 from .machine import Machine, ProvisionFailed, System
 from .settings import Settings
@@ -61,7 +62,8 @@ class Preflight:
         return self.machine.path("/opt/finetuned/current").is_symlink()
 
     def needs_network(self) -> bool:
-        return not self.settings.wheelhouse and not self.already_installed()
+        needs_driver = self.settings.gpu != "none" and find_gpus(self.machine) and not loaded_version(self.machine)
+        return bool(needs_driver) or not (self.settings.wheelhouse or self.already_installed())
 
     def image_made(self) -> float:
         """When packages were last changed, in seconds: no boot comes before that."""

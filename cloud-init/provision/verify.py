@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .driver import ask_driver
+from .driver import Probe, ask_driver
 from .hardware import find_gpus
 from .machine import Machine, ProvisionFailed
 from .settings import Settings
@@ -39,8 +39,9 @@ class Verify:
             self.machine.sleep(PAUSE_SECONDS)
 
     def versions(self) -> dict[str, Any]:
-        gpus = list(ask_driver(self.machine).gpus) if find_gpus(self.machine) else []
-        return {"gpus": gpus, "mode": "gpu" if gpus else "cpu-only"}
+        probe = ask_driver(self.machine) if find_gpus(self.machine) and self.settings.gpu != "none" else Probe()
+        driver = {"driver": probe.driver} if probe.driver else {}
+        return {"gpus": list(probe.gpus), **driver, "mode": "gpu" if probe.gpus else "cpu-only"}
 
 
 def open_for_work(machine: Machine, settings: Settings, stamps: Stamps) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from blank_machine import CLOUD_INIT, BlankMachine
+from blank_machine import CLOUD_INIT, ROOT, BlankMachine
 
 PROGRAM = "cloud-init/finetuned-provision"
 
@@ -315,10 +315,15 @@ def test_a_failure_is_told_to_journal_console_and_everybody_logged_in(bootstrap:
         bootstrap.fail_loudly(on_stubs.root, a_failed(on_stubs, hook=False), on_stubs.slept.append)
         entry = journal.recv(65536).decode().splitlines()
     assert f"MESSAGE_ID={bootstrap.FAILED_MESSAGE_ID}" in entry
-    assert "FINETUNED_STAGE=driver" in entry
+    assert "FINETUNED_PROVISION=driver" in entry
     assert "PRIORITY=2" in entry
     assert "provisioning failed in stage driver" in on_stubs.read("dev/console")
     assert on_stubs.asked("wall")[0].startswith("wall finetuned: provisioning failed")
+
+
+def test_the_catalog_explains_the_message_of_a_failure(bootstrap: ModuleType):
+    catalog = (ROOT / "units/finetuned-provision.catalog").read_text()
+    assert f"-- {bootstrap.FAILED_MESSAGE_ID}\nSubject: " in catalog
 
 
 def test_a_failure_is_posted_to_the_webhook(bootstrap: ModuleType, on_stubs: BlankMachine, server: Server):

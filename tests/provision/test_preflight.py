@@ -84,6 +84,15 @@ def test_no_network_is_needed_where_the_wheels_are_here(blank: BlankMachine):
     assert preflight(blank) == []
 
 
+def test_a_driver_needs_the_network_though_the_wheels_are_here(blank: BlankMachine):
+    blank.put("proc/net/route", "")
+    blank.settings(wheelhouse="/wheels")
+    blank.has_gpus()
+    assert preflight(blank) == ["no default route to a network"]
+    blank.has_driver("580.105.08")
+    assert preflight(blank) == []
+
+
 # The settings.
 
 

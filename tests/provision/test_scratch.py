@@ -1,5 +1,6 @@
 """Disks: local ones are wiped only when they are known and blank; the spool's is formatted once and kept."""
 
+import os
 from typing import Any
 
 import pytest
@@ -127,6 +128,14 @@ def test_our_stripes_that_udev_put_together_are_only_mounted(blank: BlankMachine
     assert stage.missing() == ["/dev/nvme1n1 /dev/nvme2n1 to mount at /var/cache/finetuned"]
     stage.act()
     assert blank.changed() == ["mount -o noatime /dev/md/finetuned-cache /var/cache/finetuned"]
+
+
+def test_a_new_cache_belongs_to_the_user_of_the_service(blank: BlankMachine):
+    blank.put("etc/passwd", f"finetuned:x:{os.getuid()}:{os.getgid()}::/var/lib/finetuned:/usr/sbin/nologin\n")
+    a_disk(blank, "nvme1n1", AWS_SCRATCH)
+    scratch(blank).act()
+    cache = (blank.root / "var/cache/finetuned").stat()
+    assert (cache.st_uid, cache.st_mode & 0o777) == (os.getuid(), 0o750)
 
 
 def test_the_owner_may_name_disks_that_no_model_tells(blank: BlankMachine):
