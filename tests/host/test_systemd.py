@@ -48,17 +48,17 @@ import sys
 sys.modules["systemd"] = None
 from finetuned.host import systemd
 systemd.notify("READY=1")
-assert systemd.SystemJournal.open() is None
+assert systemd.SystemJournal.open("x") is None
 """
     subprocess.run([sys.executable, "-c", text], env=os.environ | {"NOTIFY_SOCKET": str(tmp_path / "x")}, check=True)
 
 
 def test_only_what_systemd_itself_connected_to_the_journal_goes_there(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JOURNAL_STREAM", "1:2")
-    assert SystemJournal.open() is None
+    assert SystemJournal.open("x") is None
     found = os.fstat(2)
     monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
-    assert SystemJournal.open() is not None
+    assert SystemJournal.open("x") is not None
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,13 @@ def test_a_watchdog_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch, var
 def test_an_entry_has_its_fields_and_no_secret():
     fake = FakeJournal()
     told = Told(Kind.FAILED_RETRY, f"401 for {TOKEN}; then s3cret-of-the-file", Severity.WARNING, step=7)
-    SystemJournal(fake.send, frozenset({"s3cret-of-the-file"})).tell(told, "a-job")
+    SystemJournal(fake.send, "finetuned", frozenset({"s3cret-of-the-file"})).tell(told, "a-job")
     assert fake.sent == [
         (
             "401 for [secret]; then [secret]",
             {
                 "PRIORITY": "4",
+                "SYSLOG_IDENTIFIER": "finetuned",
                 "MESSAGE_ID": MESSAGE_IDS[Kind.FAILED_RETRY],
                 "FINETUNED_EVENT": "failed_retry",
                 "FINETUNED_JOB": "a-job",
@@ -100,22 +101,23 @@ def test_a_journal_that_does_not_answer_stops_nothing():
     def refuse(*_words: str, **_fields: str) -> None:
         raise ConnectionRefusedError
 
-    SystemJournal(refuse).write("a word", Severity.INFO)
+    SystemJournal(refuse, "finetuned").write("a word", Severity.INFO)
 
 
 def test_of_a_log_line_only_the_redacted_text_and_named_fields_are_sent():
     fake = FakeJournal()
     logger = logging.Logger("test")
-    logger.addHandler(JournalHandler(SystemJournal(fake.send)))
+    logger.addHandler(JournalHandler(SystemJournal(fake.send, "finetuned")))
     logger.error("cannot log in with %s", TOKEN, extra={"token": TOKEN})
     told = Told(Kind.MOVED, "queued → active")
     logger.info("job a-job: %s", told.text, extra={"told": told, "job": "a-job"})
     assert fake.sent == [
-        ("cannot log in with [secret]", {"PRIORITY": "3"}),
+        ("cannot log in with [secret]", {"PRIORITY": "3", "SYSLOG_IDENTIFIER": "finetuned"}),
         (
             "job a-job: queued → active",
             {
                 "PRIORITY": "6",
+                "SYSLOG_IDENTIFIER": "finetuned",
                 "MESSAGE_ID": MESSAGE_IDS[Kind.MOVED],
                 "FINETUNED_EVENT": "moved",
                 "FINETUNED_JOB": "a-job",

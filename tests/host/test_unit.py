@@ -146,3 +146,18 @@ def test_the_helper_passes_on_why_systemd_refused(tmp_path: Path):
     systemctl.write_text("#!/bin/sh\necho 'Access denied' >&2\nexit 1\n")
     systemctl.chmod(0o755)
     assert answer_to(b"stop prepare a\n", (str(systemctl),)) == "Access denied"
+
+
+def test_the_helper_answers_each_connection_with_one_line(tmp_path: Path):
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text("#!/bin/sh\nexit 0\n")
+    systemctl.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    helper = [sys.executable, "-m", "finetuned.host.launchhelper"]
+    answers = [
+        subprocess.run(helper, input=line, env=environment, capture_output=True, text=True, check=True).stdout
+        for line in ("start train a\n", "start train a b\n")
+    ]
+    assert answers[0] == "ok\n"
+    assert answers[1].startswith("not understood")
+    assert answers[1].count("\n") == 1

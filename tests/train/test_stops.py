@@ -10,10 +10,13 @@ from finetuned.core.plan import RunPlan
 from finetuned.core.problems import StopRequested
 from finetuned.host.jobdir import JobDir
 from finetuned.host.stage import StageRun, ending_of
+from finetuned.host.watchdog import Watchdog
+from finetuned.train.engine.checkpoint import Manifest, Snapshot, partial_checkpoint
 from finetuned.train.engine.position import Position
+from finetuned.train.engine.saver import Saver
 from finetuned.train.main import train as train_and_export
 from recording import FIRST_NAME, a_quick_plan, recording_model, train
-from training import Killed, a_job, a_plan, events_of, open_attempt
+from training import Killed, a_job, a_plan, events_of, open_attempt, wait_until
 
 ROWS = 22
 
@@ -144,3 +147,28 @@ def test_a_stop_while_a_checkpoint_is_written_waits_for_it_and_saves_the_last_st
     assert not list(job.checkpoints.glob(".*"))
     attempt(job, plan)
     assert [event.loss for event in events_of(job, Stepped)] == [event.loss for event in events_of(calm, Stepped)]
+
+
+def test_a_stop_is_given_more_time_while_the_checkpoint_that_it_waits_for_is_being_written(
+    spool: Path, monkeypatch: pytest.MonkeyPatch
+):
+    said: list[str] = []
+    plan = a_quick_plan(spool, ROWS)
+    run = open_attempt(a_job(spool, plan))
+    run.watchdog = Watchdog(run.stop.is_set, hang_seconds=600, notify=lambda *lines: said.extend(lines))
+    run.stop.why = "asked to stop (SIGTERM)"
+
+    def write_slowly(job: JobDir, snapshot: Snapshot, digest: str, _hashed: Callable[[int], None]) -> Manifest:
+        partial = partial_checkpoint(job, snapshot.position.step)
+        partial.mkdir(parents=True)
+        with open(partial / "weights.safetensors", "wb", buffering=0) as file:
+            for look in range(1, 4):
+                file.write(b"some bytes")
+                wait_until(lambda look=look: said.count("EXTEND_TIMEOUT_USEC=600000000") == look)
+        return Manifest(step=snapshot.position.step, digest=digest, files=())
+
+    monkeypatch.setattr("finetuned.train.engine.saver.write_checkpoint", write_slowly)
+    with Saver(run, plan, saved_step=0) as saver:
+        saver.save_now(lambda: Snapshot(Position(step=4), {}, {}, {}), 4)
+    assert saver.saved_step == 4
+    assert said.count("EXTEND_TIMEOUT_USEC=600000000") == 3

@@ -97,7 +97,7 @@ def run_stage(stage: Stage, work: Callable[[StageRun], Ending]) -> None:
     Exit status 0 whenever an ending was written (the ending decides, not the status), or the launch is not ours.
     """
     job, launch = JobDir(Path(sys.argv[1]).resolve()), int(sys.argv[2])
-    system_journal = SystemJournal.open()  # While our words still go there.
+    system_journal = SystemJournal.open(f"finetuned-{stage}")  # While our words still go there.
     logpump.redirect_output(job.log_file(stage))
     _leave_stacks_but_no_core()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)

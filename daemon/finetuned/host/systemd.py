@@ -50,19 +50,22 @@ class SystemJournal:
     systemd-python's own logging handler sends every attribute of a record, arguments included.
     """
 
-    def __init__(self, send: Callable[..., object], secrets: frozenset[str] = frozenset()):
-        self._send, self._secrets = send, secrets
+    def __init__(self, send: Callable[..., object], identifier: str, secrets: frozenset[str] = frozenset()):
+        self._send, self._identifier, self._secrets = send, identifier, secrets
 
     @classmethod
-    def open(cls) -> "SystemJournal | None":
-        """The journal that our stderr goes to; None where it goes elsewhere, or systemd-python is not installed."""
+    def open(cls, identifier: str) -> "SystemJournal | None":
+        """The journal that our stderr goes to; None where it goes elsewhere, or systemd-python is not installed.
+
+        `identifier`: the name before each line of `journalctl`.
+        """
         if not _is_journal(2):
             return None
         try:
             from systemd import journal
         except ImportError:
             return None
-        return cls(journal.send, credentials())
+        return cls(journal.send, identifier, credentials())
 
     def tell(self, told: Told, job: str = "") -> None:
         self.write(told.text, told.severity, told.fields(job))
@@ -70,7 +73,12 @@ class SystemJournal:
     def write(self, text: str, severity: Severity, fields: dict[str, str] | None = None) -> None:
         clean = {name: redacted(value, self._secrets) for name, value in (fields or {}).items()}
         with contextlib.suppress(OSError):  # A journal that is full or restarting must not stop anything.
-            self._send(redacted(text, self._secrets), PRIORITY=str(severity.value), **clean)
+            self._send(
+                redacted(text, self._secrets),
+                PRIORITY=str(severity.value),
+                SYSLOG_IDENTIFIER=self._identifier,
+                **clean,
+            )
 
 
 class JournalHandler(logging.Handler):

@@ -130,7 +130,7 @@ def _reloaded(parts: Parts, reread: Callable[[], Settings]) -> Parts:
 
 def _set_up_logging() -> None:
     """To the system's journal with its fields where our stderr goes there, else to stderr."""
-    journal = systemd.SystemJournal.open()
+    journal = systemd.SystemJournal.open("finetuned")
     if journal is not None:
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[systemd.JournalHandler(journal)])
         return
