@@ -25,6 +25,10 @@ from builder.scripts import MAINTAINER_SCRIPTS
 PACKAGE = "finetuned-daemon"
 
 _PYTHON = "/usr/bin/python3"
+
+_EXEC_BY_SHELL = re.compile(r"""\A#!/bin/sh\n'{3}exec' "?([^ "]+)"? .*\n' '{3}\n""")
+"""How pip begins a script whose interpreter lies too deep for a first line; at its final place it does not."""
+
 _CONTROL = """\
 Package: {package}
 Version: {version}
@@ -79,10 +83,10 @@ def _make_environment(
     # By name, not by path: pip would note in the environment where the file lay.
     wanted = ("--no-compile", "--find-links", wheels, f"finetuned[systemd]=={source.version}")
     programs.run(*pip, "--python", environment / "bin/python", "install", *pinned, *wanted)
-    stage = str(release).partition("/opt/")[0]
+    stage = str(release).removesuffix(f"/opt/finetuned/releases/{release.name}")
     for path in [environment / "pyvenv.cfg", *(environment / "bin").iterdir()]:
         if path.is_file() and not path.is_symlink():
-            path.write_text(path.read_text().replace(stage, ""))
+            path.write_text(_EXEC_BY_SHELL.sub(r"#!\1\n", path.read_text().replace(stage, "")))
     # The daemon's user cannot write here, and dpkg's files do not change: never compared with the source.
     compiling = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", stage, "-p", "/")
     programs.run(environment / "bin/python", *compiling, environment / "lib")

@@ -726,6 +726,63 @@ def test_uninstall_where_nothing_is_installed_says_so(server: Server):
     assert "is not installed here" in ended.said
 
 
+# The Debian package's half, and the worker beside it.
+
+
+@pytest.fixture
+def packaged(server: Server) -> Path:
+    """What dpkg has put on the server, in the release that it brought."""
+    release = server.root / "opt/finetuned/releases/0.1.0-abcdef01-deb"
+    shutil.copytree(server.bundle("0.1.0"), release)
+    (release / "release.json").write_text(json.dumps({"format": 1, "version": "0.1.0", "worker": "packaged"}))
+    (release / "systemd_python-235-cp311-cp311-linux_x86_64.whl").touch()
+    (release / "daemon/bin").mkdir(parents=True)
+    shutil.copy(server.root / "bin/python3", release / "daemon/bin/finetunectl")
+    for name in ("sysusers", "tmpfiles"):
+        place = server.root / f"usr/lib/{name}.d/finetuned.conf"
+        place.parent.mkdir(parents=True)
+        shutil.copy(release / f"units/finetuned.{name}", place)
+    command = server.root / "usr/bin/finetunectl"
+    command.parent.mkdir()
+    command.symlink_to("/opt/finetuned/current/daemon/bin/finetunectl")
+    (server.root / "opt/finetuned/current").symlink_to(f"releases/{release.name}")
+    return release
+
+
+def test_the_packages_installer_adds_the_worker_and_starts_the_daemon(server: Server, packaged: Path):
+    ended = server.install(packaged)
+    assert ended.status == 0, ended
+    assert (packaged / "worker/bin/python").is_file()
+    assert (packaged / "worker.json").is_file()
+    assert "systemctl restart finetuned.service" in server.asked()
+    assert server.asked("apt-get") == []
+    assert "nothing had to be done" in server.install(packaged).said
+
+
+def test_the_packages_installer_leaves_to_dpkg_what_is_dpkgs(server: Server, packaged: Path):
+    before = server.snapshot()
+    server.install(packaged)
+    after = server.snapshot()
+    assert {name for name in before if before[name] != after.get(name)} == set()
+    assert not list((server.root / "usr/local").rglob("*.service"))
+
+
+def test_secrets_reach_the_packages_units(server: Server, packaged: Path):
+    (server.root / "etc/finetuned/credentials").mkdir(parents=True)
+    (server.root / "etc/finetuned/credentials/hub_token").write_text("hf_secret")
+    assert server.install(packaged).status == 0
+    dropins = server.root / "usr/local/lib/systemd/system"
+    assert (dropins / "finetuned-prepare@.service.d/credential-hub_token.conf").is_file()
+
+
+def test_a_bundle_is_not_installed_over_the_package(server: Server, packaged: Path):
+    for words in ((), ("--upgrade",), ("--rollback",), ("--uninstall",)):
+        ended = server.install(server.bundle("0.2.0"), *words)
+        assert ended.status == 1
+        assert "the Debian package finetuned-daemon, which apt upgrades and removes" in ended.said
+    assert server.release() == packaged.name
+
+
 # The program itself.
 
 
