@@ -229,7 +229,7 @@ def loaded_version(machine: Machine) -> str | None:
 
 def ask_driver(machine: Machine) -> Probe:
     """In a child with a deadline: a call to a GPU that has fallen off the bus never comes back."""
-    ended = machine.ask(sys.executable, str(Path(__file__).with_name("probe.py")), timeout_seconds=PROBE_SECONDS)
+    ended = machine.ask(sys.executable, "-IS", str(Path(__file__).with_name("probe.py")), timeout_seconds=PROBE_SECONDS)
     if ended.status != 0:
         return Probe(nvml=NO_ANSWER)
     said: dict[str, Any] = json.loads(ended.output.splitlines()[-1])

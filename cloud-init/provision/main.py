@@ -85,7 +85,8 @@ def tell_the_end(machine: Machine, stamps: Stamps) -> None:
         print("baked: the stamps are gone; now `cloud-init clean --logs --machine-id`, and take the image", flush=True)
         return
     done = stamps.read("done")
-    what = ", ".join(done.get("gpus", [])) or "CPU only"
+    gpus = done.get("gpus", [])
+    what = f"driver {done['driver']}, {', '.join(gpus)}" if gpus else "CPU only"
     print(
         f"provisioned: release {stamps.release} on {done.get('system')}, kernel {done.get('kernel')}; {what}",
         flush=True,

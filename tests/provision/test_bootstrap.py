@@ -245,6 +245,13 @@ def test_cloud_init_has_one_thing_to_call_and_its_first_failure_is_the_answer(bl
     assert blank.asked("systemctl")[-1].startswith("systemctl enable")
 
 
+def test_a_machine_made_from_the_disk_of_another_proves_anew_that_it_is_whole(blank: BlankMachine):
+    blank.put("var/lib/finetuned/provision/done", "{}")
+    blank.put("var/lib/finetuned/provision/reboots", "2\n")
+    run(blank, "--begin")
+    assert list((blank.root / "var/lib/finetuned/provision").iterdir()) == []
+
+
 def test_a_bundle_that_never_arrives_is_recorded_as_the_reason(blank: BlankMachine):
     blank.settings(bundle="/not/there.tar.gz", sha256="0" * 64)
     assert run(blank).returncode == 1
