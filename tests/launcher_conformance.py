@@ -38,6 +38,9 @@ def a_launch(job: JobDir, number: int = 1, devices: tuple[str, ...] = ("cpu:0",)
 
 
 class LauncherConformance:
+    save_seconds = 2.0
+    """Longer than the shortest timeout of a stop that the launcher can be given."""
+
     def launcher(self, *script: str, stop_timeout_seconds: float = 60.0) -> Launcher:
         """A launcher of a fresh daemon whose stage does what the words say (see scripted_worker)."""
         raise NotImplementedError
@@ -156,9 +159,9 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert (exit.hung, exit.signal, exit.died_by_itself, exit.asked_to_stop) == (True, signal.SIGABRT, True, False)
 
     def test_a_stage_that_was_frozen_from_outside_has_hung_too_and_wakes_to_its_end(self, job: JobDir):
-        launcher = self.launcher("open", "watched:1", "beat:600")
+        launcher = self.launcher("open", "watched:1", "mark", "beat:600")
         launcher.start(job, a_launch(job))
-        until(lambda: job.events_file(STAGE).exists() and job.events_file(STAGE).read_text().endswith("\n"))
+        until((job.path / "mark").exists)
         [started] = read_events(job.events_file(STAGE))
         os.kill(started.pid, signal.SIGSTOP)
         until(lambda: launcher.observe(job, STAGE) is Observation.GONE)
@@ -167,11 +170,11 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert (exit.hung, exit.signal) == (True, signal.SIGABRT)
 
     def test_a_stop_lasts_for_as_long_as_the_stage_asks_for_more_time(self, job: JobDir):
-        launcher = self.launcher("open", "wait", "save:3", "exit:0", stop_timeout_seconds=0.5)
+        launcher = self.launcher("open", "wait", f"save:{self.save_seconds}", "exit:0", stop_timeout_seconds=0.5)
         launcher.start(job, a_launch(job))
         until(lambda: job.events_file(STAGE).exists())
         launcher.stop(job, STAGE)
-        until(lambda: launcher.observe(job, STAGE) is Observation.GONE)
+        until(lambda: launcher.observe(job, STAGE) is Observation.GONE, 60)
         exit = job.read_exit(1)
         assert exit is not None
         assert (exit.returncode, exit.asked_to_stop, exit.hung) == (0, True, False)

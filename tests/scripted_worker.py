@@ -4,6 +4,7 @@ open       what every stage does first: take the lock, write *Started*, say that
 watched:S  announce that silence for more than S seconds is a hang
 beat:S     say for S seconds that it moves
 save:S     ask for S seconds for more time to stop, as while the bytes of a checkpoint grow
+mark       make the file JOB/mark
 say:TEXT   print a line
 tree       leave three processes behind: a child, one in a session of its own, one that was forked twice; all of them
            ignore SIGTERM. Their pids are in JOB/tree, one a line, when this word is done
@@ -47,6 +48,8 @@ def main() -> None:
                 _repeat(float(value), "WATCHDOG=1")
             case "save":
                 _repeat(float(value), "EXTEND_TIMEOUT_USEC=1000000")
+            case "mark":
+                (job.path / "mark").touch()
             case "say":
                 print(value, flush=True)
             case "tree":

@@ -19,7 +19,7 @@ from user_systemd import UserSystemd
 
 pytestmark = pytest.mark.slow
 
-HANG_SECONDS = 5
+HANG_SECONDS = 10
 SPEC = {"num_train_epochs": 12, "save_steps": 2}
 
 

@@ -19,7 +19,8 @@ from until import until
 from user_systemd import UserSystemd
 
 TESTS = Path(scripted_unit.__file__).parent
-STOP_SECONDS = 2
+STOP_SECONDS = 8
+"""The limit of ExecStopPost too, which starts a Python, on a machine that may be busy."""
 NO_HELPER = Path("/nonexistent")
 
 
@@ -65,6 +66,8 @@ class ScriptedUnits(UnitLauncher):
 
 
 class TestUnitLauncher(LauncherConformance):
+    save_seconds = STOP_SECONDS + 2.0
+
     @pytest.fixture(autouse=True)
     def spool_of_this_test(self, systemd: UserSystemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         """The unit's name is the job's, and all tests call it alike: each finds its own spool behind one link."""
@@ -124,6 +127,18 @@ def test_where_systemd_does_not_answer_nobody_can_tell_and_nothing_is_started(tm
     with pytest.raises(LaunchFailed, match="systemd does not say"):
         launcher.start(job, a_launch(job))
     launcher.stop(job, STAGE)
+
+
+def test_a_systemd_that_does_not_answer_is_asked_again_only_after_a_while(tmp_path: Path):
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\necho >> {tmp_path}/asked\nexit 1\n")
+    systemctl.chmod(0o755)
+    clock = [0.0]
+    launcher = UnitLauncher((str(systemctl),), NO_HELPER, lambda: clock[0])
+    job = a_job(tmp_path)
+    for clock[0] in (0.0, 2.0, 9.0, 11.0):
+        assert launcher.observe(job, STAGE) is Observation.UNKNOWN
+    assert (tmp_path / "asked").read_text() == "\n\n"
 
 
 def test_units_at_rest_are_gone_and_those_with_a_job_queued_are_not():

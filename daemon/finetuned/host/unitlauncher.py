@@ -19,8 +19,10 @@ HELPER = Path("/run/finetuned-launch.sock")
 
 _ALL_STAGES = "finetuned-*@*.service"
 _RESTING = ("inactive", "failed")
-_SECONDS = 15.0
+_SECONDS = 10.0
 _SNAPSHOT_SECONDS = 1.0
+_SILENCE_SECONDS = 10.0
+"""After no answer, the next question waits: a turn must not spend its time, and the watchdog's patience, on waiting."""
 _ANSWER_BYTES = 4096
 
 
@@ -76,7 +78,8 @@ class UnitLauncher:
         """
         if self._clock() >= self._snapshot_until:
             self._snapshot = self._look()
-            self._snapshot_until = self._clock() + _SNAPSHOT_SECONDS
+            believed_seconds = _SILENCE_SECONDS if self._snapshot is None else _SNAPSHOT_SECONDS
+            self._snapshot_until = self._clock() + believed_seconds
         return self._snapshot
 
     def _forget(self) -> None:
