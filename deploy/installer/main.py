@@ -81,7 +81,7 @@ def _install(options: argparse.Namespace, places: Places, programs: Programs, in
         places=places,
         programs=programs,
         machine=machine,
-        target=_target(options, source, recipe, places),
+        target=_target(options, source, recipe, places, programs),
         gate_seconds=options.gate_seconds,
         users=tuple(options.user or _caller()),
         always_restart=options.upgrade,
@@ -96,13 +96,13 @@ def _install(options: argparse.Namespace, places: Places, programs: Programs, in
     return INSTALLED
 
 
-def _target(options: argparse.Namespace, source: Source, recipe: Recipe, places: Places) -> Release:
-    """The installed release itself where this runs from it and no option asks for another build of it."""
+def _target(options: argparse.Namespace, source: Source, recipe: Recipe, places: Places, programs: Programs) -> Release:
+    """The installed release itself where this runs from it, it is sound, and no option asks for another build of it."""
     if is_packaged(source.path):
         return PackagedRelease(places, source.path.name)
     itself = Release(places, source.path.name)
     asks_for_another = options.python or options.cpu or options.worker_site
-    if itself.path == source.path and itself.is_whole and not asks_for_another:
+    if itself.path == source.path and itself.is_whole and not asks_for_another and itself.answers(programs):
         return itself
     return Release(places, release_name(source, recipe))
 

@@ -21,8 +21,8 @@ CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
 _PIP_TRIES = 2
 _ROOM = {"site": 1_000_000_000, "cpu": 4_000_000_000, "cuda": 14_000_000_000}
-"""Both environments, and what pip keeps and unpacks meanwhile: measured 2.3 GB (cpu), 9 GB by the sizes of the wheels
-(cuda), 0.3 GB where the worker's packages lie elsewhere; and half as much again."""
+"""Both environments, pip's cache and what it unpacks meanwhile. Measured: 0.1 GB where the worker's packages lie
+elsewhere, 2 GB with a CPU build of torch; a CUDA build is an estimate, 9 GB. Rounded up by half."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,11 @@ class Release:
     @property
     def is_whole(self) -> bool:
         return self.mark.is_file()
+
+    def answers(self, programs: Programs) -> bool:
+        """Whether its Python still is the one it was built for; an upgrade of the distribution takes it away."""
+        halves = [self.python(half) for half in ("daemon", "worker")]
+        return all(programs.attempt(python, "-I", "-c", "import finetuned").returncode == 0 for python in halves)
 
     def python(self, half: str) -> Path:
         return self.path / half / "bin/python"

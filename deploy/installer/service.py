@@ -26,7 +26,7 @@ class Health:
 
 def show(programs: Programs) -> dict[str, str]:
     """What systemd says of the daemon's unit; empty when it does not answer."""
-    wanted = "--property=LoadState,ActiveState,SubState,Result,ConditionResult,NRestarts,UnitFileState"
+    wanted = "--property=ActiveState,Result,ConditionResult,NRestarts"
     answer = programs.attempt("systemctl", "show", UNIT, wanted, timeout=30)
     return dict(line.partition("=")[::2] for line in answer.stdout.splitlines() if "=" in line)
 

@@ -48,6 +48,10 @@ class Removal:
         if units:
             # The daemon first: it would start again what is stopped.
             self.programs.run("systemctl", "disable", "--quiet", "--now", *units)
+        # Those that others enabled, as cloud-init does, are not stopped: one of them holds a disk.
+        others = [path.name for path in files if path.suffix == ".service" and "@" not in path.name]
+        if enabled := [unit for unit in others if unit not in ours]:
+            self.programs.run("systemctl", "disable", "--quiet", *enabled)
         for unit in stages:
             self.programs.run("systemctl", "stop", unit)
         tell("done", "service", f"{', '.join([*units, *stages]) or 'nothing'} stopped")

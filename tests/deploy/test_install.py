@@ -103,6 +103,14 @@ def test_the_release_keeps_the_folders_it_came_with_and_can_install_itself(insta
     assert "nothing had to be done" in again.said
 
 
+def test_a_release_whose_python_went_with_a_distribution_upgrade_is_built_anew(installed: Server):
+    first = installed.release()
+    installed.says(python=[3, 13], cannot_import=["finetuned"])
+    ended = installed.install(installed.root / "opt/finetuned/current")
+    assert ended.status == 0, ended
+    assert installed.release() != first
+
+
 def test_missing_packages_are_installed_with_patience_for_the_lock(server: Server):
     server.says(packages={}, headers=False, venv=False)
     ended = server.install(server.bundle())
@@ -307,6 +315,7 @@ def test_what_the_doctor_complains_about_is_told(installed: Server):
     assert "fail  torch   cannot be imported" in installed.install(installed.bundle("0.2.0")).said
 
 
+@pytest.mark.slow
 def test_a_failed_upgrade_leaves_the_older_way_back_as_it_was(installed: Server):
     first = installed.release()
     installed.install(installed.bundle("0.2.0"))
@@ -329,6 +338,7 @@ def test_a_first_install_that_is_not_well_says_so_and_can_be_mended(server: Serv
     assert not any(" pip " in line for line in server.asked())
 
 
+@pytest.mark.slow
 def test_no_stage_is_ever_stopped_or_restarted(installed: Server):
     installed.says(stages=["finetuned-train@20261130-120000-tone-00000001.service"])
     installed.install(installed.bundle("0.2.0"), "--upgrade")
@@ -396,6 +406,7 @@ def test_a_release_that_nothing_needs_goes_with_the_second_upgrade(installed: Se
     assert f"remove {first}" in ended.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["queued", "active", "outbox"])
 def test_a_release_that_a_live_job_was_started_with_stays(installed: Server, phase: str):
     first = installed.release()
@@ -405,6 +416,7 @@ def test_a_release_that_a_live_job_was_started_with_stays(installed: Server, pha
     assert first in installed.releases()
 
 
+@pytest.mark.slow
 def test_a_release_of_a_job_s_older_launches_goes(installed: Server):
     first = installed.release()
     a_launch(installed, "active", 1, first)
@@ -414,6 +426,7 @@ def test_a_release_of_a_job_s_older_launches_goes(installed: Server):
     assert first not in installed.releases()
 
 
+@pytest.mark.slow
 def test_launches_of_different_stages_each_keep_their_release(installed: Server):
     first = installed.release()
     a_launch(installed, "active", 1, first, stage="train")
@@ -423,6 +436,7 @@ def test_launches_of_different_stages_each_keep_their_release(installed: Server)
     assert first in installed.releases()
 
 
+@pytest.mark.slow
 def test_a_filed_job_keeps_no_release(installed: Server):
     first = installed.release()
     a_launch(installed, "done", 1, first)
@@ -431,6 +445,7 @@ def test_a_filed_job_keeps_no_release(installed: Server):
     assert first not in installed.releases()
 
 
+@pytest.mark.slow
 def test_no_release_goes_while_a_launch_cannot_be_read(installed: Server):
     first = installed.release()
     a_launch(installed, "active", 1, first).write_text("{")
@@ -441,6 +456,7 @@ def test_no_release_goes_while_a_launch_cannot_be_read(installed: Server):
     assert "cannot be read" in ended.said
 
 
+@pytest.mark.slow
 def test_a_release_that_a_process_still_runs_stays(installed: Server):
     first = installed.release()
     process = installed.root / "proc/4711"
@@ -675,6 +691,7 @@ def test_uninstall_takes_what_was_installed_and_keeps_what_is_peoples(installed:
     ended = installed.install(installed.bundle(), "--uninstall")
     assert ended.status == 0, ended
     assert "systemctl disable --quiet --now finetuned.service" in installed.asked()
+    assert any(line.endswith("finetuned-stop-machine.service") for line in installed.asked("systemctl"))
     held = [name for name, what in installed.snapshot().items() if what != "a folder" and not name.startswith("bin/")]
     assert sorted(held) == sorted(["etc/os-release", *kept])
     assert not (installed.root / "opt/finetuned").exists()
