@@ -4,13 +4,14 @@ import json
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from daemons import QUICK, Daemon
+from daemons import QUICK, RUN, Daemon
 from finetuned.core.events import Entered, History, Progress, Started, extend
 from finetuned.core.messages import status_of_daemon
 from finetuned.service.readiness import Readiness, longest_pause
@@ -78,6 +79,18 @@ def test_sighup_reads_the_settings_again_and_a_bad_file_changes_nothing(daemon: 
     assert "cpu_slots" in daemon.log
     manager.forget()
     until(lambda: "WATCHDOG=1" in manager.lines())
+
+
+def test_units_without_a_systemd_are_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    silent = tmp_path / "bin" / "systemctl"
+    silent.parent.mkdir()
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{silent.parent}:{os.environ['PATH']}")
+    command = [*RUN, "--spool", str(tmp_path / "spool"), "--config", str(tmp_path), "--launcher", "units"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 69
+    assert "systemd does not answer" in ended.stderr
 
 
 def said_by(*moments: float, status: str = "idle") -> list[str]:

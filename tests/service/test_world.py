@@ -70,6 +70,26 @@ def test_a_mistake_of_ours_is_told_with_its_traceback_and_once(
     assert said.exc_info is not None
 
 
+class NobodyCanTell(NothingStarts):
+    """A launcher whose systemd does not answer."""
+
+    def observe(self, job: JobDir, stage: Stage) -> Observation:
+        return Observation.UNKNOWN
+
+
+def test_while_nobody_can_tell_what_runs_that_is_told_and_nothing_is_done(
+    spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = DiskWorld(spool, Settings(), NobodyCanTell(), Arrivals(spool, Settings()))
+    job = a_queued_job(spool)
+    for _ in range(3):
+        turn(world, Limits())
+    assert [
+        record.getMessage() for record in caplog.records if "cannot be told which stages run" in record.message
+    ] == ["it cannot be told which stages run (does systemctl answer?); nothing is started or stopped now"]
+    assert job.read_launches() == []
+
+
 def a_ready_job(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> JobDir:
     job = a_queued_job(spool)
     monkeypatch.setattr("finetuned.service.turn.decide", lambda facts, _limits: Ready(facts.job, 0))

@@ -39,6 +39,10 @@ class UnitLauncher:
         self._snapshot: frozenset[str] | None = None
         self._snapshot_until = -1.0
 
+    def is_answered(self) -> bool:
+        """Whether systemd says what runs: without it nothing could ever be started."""
+        return self._living_units() is not None
+
     def start(self, job: JobDir, launch: Launch) -> None:
         self._forget()
         match self.observe(job, launch.stage):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from finetuned.core.job import Launch, Phase, Result, Stage, Wish
-from finetuned.core.lifecycle import JobFacts
+from finetuned.core.lifecycle import Alive, JobFacts
 from finetuned.core.messages import Kind, Told, status_of_daemon
 from finetuned.core.plan import Machine, RunPlan
 from finetuned.host.claim import Arrivals, boottime, copy_spec
@@ -73,7 +73,10 @@ class DiskWorld:
 
     def facts(self, job: str) -> JobFacts:
         with self._trouble(job):
-            return self._observer.observe(self._where[job], job in self._resumed)
+            found = self._observer.observe(self._where[job], job in self._resumed)
+        if Alive.UNKNOWN in (found.prepare.alive, found.train.alive):
+            self._warn("it cannot be told which stages run (does systemctl answer?); nothing is started or stopped now")
+        return found
 
     def _look_at_machine(self) -> Machine:
         machine = look_at(self._spool.path, self._settings.cpu_slots)
