@@ -23,8 +23,7 @@ from finetuned.service.world import DiskWorld
 
 _log = logging.getLogger(__name__)
 
-EXIT_SPOOL_UNUSABLE = 69  # EX_UNAVAILABLE of sysexits.h
-EXIT_NO_SYSTEMD = 69
+EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: no spool, or no systemd.
 EXIT_BAD_SETTINGS = 78  # EX_CONFIG
 
 
@@ -40,10 +39,10 @@ def main() -> None:
     except InvalidSettings as error:
         sys.exit(_refuse(str(error), EXIT_BAD_SETTINGS))
     except (SpoolUnusable, OSError) as error:
-        sys.exit(_refuse(str(error), EXIT_SPOOL_UNUSABLE))
+        sys.exit(_refuse(str(error), EXIT_UNAVAILABLE))
     if arguments.launcher == "units" and not UnitLauncher().is_answered():
         why = "systemd does not answer (systemctl show), and stages are its units; --launcher children needs none"
-        sys.exit(_refuse(why, EXIT_NO_SYSTEMD))
+        sys.exit(_refuse(why, EXIT_UNAVAILABLE))
     run(Parts(spool, settings, arguments.launcher), lambda: read_settings(arguments.config))
     del lock  # Held until here: one daemon a spool.
 
