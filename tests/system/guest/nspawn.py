@@ -18,10 +18,20 @@ from system.guest.image import Image
 
 _REBOOTED = 133
 """How nspawn without a registered unit ends when its guest asks for a reboot."""
-_MASKED = ["systemd-networkd.service", "systemd-networkd-wait-online.service", "systemd-networkd.socket"]
+_UNITS = "etc/systemd/system"
+_ONLY_HERE = {
+    # The network is this machine's, and configured; nobody comes in by ssh, and the root is mounted.
+    f"{_UNITS}/systemd-networkd.service": b"",
+    f"{_UNITS}/systemd-networkd-wait-online.service": b"",
+    f"{_UNITS}/systemd-networkd.socket": b"",
+    f"{_UNITS}/ssh.service": b"",
+    "etc/fstab": b"",
+}
+"""Files that hide those of the image; an empty unit is a masked one."""
 _ALONE = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
 """Runs a script whose mounts are nobody else's and end with it."""
 _MOUNT_CGROUPS = 'mount -t cgroup2 cgroup2 "$1/cgroups"'
+_MOUNT_ROOT = 'mount -t overlay overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/root"'
 _numbers = itertools.count()
 
 
@@ -37,13 +47,11 @@ class NspawnGuest(Guest):
             (folder / each).mkdir(parents=True)
         self._write("var/lib/cloud/seed/nocloud/user-data", user_data)
         self._write("var/lib/cloud/seed/nocloud/meta-data", f"instance-id: i-{self.name}\n".encode())
-        # The network is this machine's, and configured; nobody comes in by ssh.
-        settings = b"network: {config: disabled}\nssh_genkeytypes: []\n"
-        self._write("etc/cloud/cloud.cfg.d/91_nspawn.cfg", settings)
-        for unit in _MASKED:
-            link = folder / "upper/etc/systemd/system" / unit
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to("/dev/null")
+        for name, content in _ONLY_HERE.items():
+            self._write(name, content)
+        for there in given:
+            # Open to every user, and so is what leads there, /root perhaps.
+            (folder / "upper" / there.lstrip("/")).mkdir(parents=True)
 
     @property
     def log(self) -> Path:
@@ -53,8 +61,7 @@ class NspawnGuest(Guest):
         # In a cgroup of its own, or two guests would take the same "payload" for theirs.
         cgroup = f'"$1/cgroups/{self._cgroup}"'
         join = f"{_MOUNT_CGROUPS} && mkdir -p {cgroup} && echo $$ >{cgroup}/cgroup.procs"
-        mount = 'mount -t overlay overlay -o "lowerdir=$2,upperdir=$1/upper,workdir=$1/work" "$1/root"'
-        script = f'{join} && umount "$1/cgroups" && {mount} && shift 2 && exec systemd-nspawn "$@"'
+        script = f'{join} && umount "$1/cgroups" && {_MOUNT_ROOT} && shift 2 && exec systemd-nspawn "$@"'
         options = ["--quiet", "--boot", "--register=no", "--keep-unit", "--resolv-conf=copy-host", "--console=pipe"]
         options += [f"--machine=guest-{self.name}", f"--directory={self._folder / 'root'}"]
         options += [f"--bind-ro={here}:{there}" for there, here in self._given.items()]
@@ -83,6 +90,15 @@ class NspawnGuest(Guest):
     def off(self) -> None:
         self.run("systemctl", "poweroff")
         assert self._ended() == 0, self._last_words()
+
+    def write_disk(self, disk: Path, size_bytes: int) -> None:
+        """The machine's disk as it is now, switched off, for a machine with a kernel of its own."""
+        for name in _ONLY_HERE:
+            (self._folder / "upper" / name).unlink()
+        make = (
+            f'mke2fs -q -t ext4 -L root -E lazy_itable_init=1,lazy_journal_init=1 -d "$1/root" "$3" {size_bytes >> 20}M'
+        )
+        subprocess.run([*_ALONE, f"{_MOUNT_ROOT} && {make}", "sh", self._folder, self._image.tree, disk], check=True)
 
     def remove(self) -> None:
         if self._nspawn is not None and self._nspawn.poll() is None:

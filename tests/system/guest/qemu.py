@@ -3,7 +3,6 @@ nobody synced. Everything takes some twenty times as long as on the machine belo
 """
 
 import json
-import os
 import shlex
 import socket
 import subprocess
@@ -25,15 +24,9 @@ class QemuGuest(Guest):
         self._qemu: subprocess.Popen[bytes] | None = None
         self._port = _free_port()
 
-    def make(self, user_data: bytes) -> None:
-        """A blank machine, to be started for the first time."""
-        seed = self._folder / "seed"
-        seed.mkdir(parents=True)
-        (seed / "user-data").write_bytes(user_data)
-        (seed / "meta-data").write_text(f"instance-id: i-{self.name}-{os.getpid()}\nlocal-hostname: guest\n")
-        made = ["genisoimage", "-quiet", "-output", self._seed, "-volid", "cidata", "-rational-rock", "-joliet"]
-        subprocess.run([*made, seed], check=True)
-        overlay = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", self._image.disk, self._disk]
+    def make(self, disk: Path) -> None:
+        """A machine with a copy of `disk`, which it writes nothing to."""
+        overlay = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", disk, self._disk]
         subprocess.run(overlay, check=True)
 
     @property
@@ -45,12 +38,11 @@ class QemuGuest(Guest):
         self._forget_connection()
         # writeback, never unsafe: a killed qemu that ignored flushes has lost what its guest saw as safe on disk.
         drive = f"file={self._disk},if=virtio,cache=writeback"
-        seed = f"file={self._seed},if=virtio,format=raw,readonly=on"
         options = ["-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max", "-smp", "2", "-m", str(self._memory_mib)]
         options += ["-display", "none", "-nodefaults", "-serial", f"file:{self.log}", "-device", "virtio-rng-pci"]
         options += ["-qmp", f"unix:{self._folder / 'qmp'},server=on,wait=off"]
         options += ["-kernel", str(self._image.kernel), "-initrd", str(self._image.initrd)]
-        options += ["-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 panic=5", "-drive", drive, "-drive", seed]
+        options += ["-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 panic=5", "-drive", drive]
         for disk in self._disks:
             options += ["-drive", f"file={disk},if=virtio,format=raw,readonly=on"]
         options += ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{self._port}-:22"]
@@ -121,10 +113,6 @@ class QemuGuest(Guest):
     @property
     def _disk(self) -> Path:
         return self._folder / "disk.qcow2"
-
-    @property
-    def _seed(self) -> Path:
-        return self._folder / "seed.iso"
 
     @property
     def _connection(self) -> Path:
