@@ -46,7 +46,7 @@ Description: fine-tuning daemon, without the worker that trains
 """
 
 
-def write_deb(source: Source, wheel: Path, scratch: Path, programs: Programs) -> Path:
+def write_deb(source: Source, wheel: Path, scratch: Path, pip_python: Path, programs: Programs) -> Path:
     """finetuned-daemon_VERSION_ARCH.deb in `scratch`. Raises Trouble where no such package can be built."""
     if shutil.which("dpkg-deb") is None:
         raise Trouble("dpkg-deb is not here; on Debian or Ubuntu build the package, elsewhere: deploy/build bundle")
@@ -56,7 +56,10 @@ def write_deb(source: Source, wheel: Path, scratch: Path, programs: Programs) ->
     release = places.releases / name
     source.copy_parts(release)
     shutil.copy(wheel, release)
-    _make_environment(release, wheel, source, python, scratch, programs)
+    programs.run(python.path, "-m", "venv", "--without-pip", release / "daemon")
+    # Whoever's pip it is, it works as the package's Python.
+    pip = (pip_python, "-m", "pip", "--python", release / "daemon/bin/python")
+    _fill_environment(release, wheel, source, scratch / "wheels", pip, programs)
     write_mark(release / "release.json", source, python, PACKAGED)
     _put_files(release, places, systemd_version(programs))
     architecture = programs.run("dpkg", "--print-architecture").strip()
@@ -67,22 +70,19 @@ def write_deb(source: Source, wheel: Path, scratch: Path, programs: Programs) ->
     return package
 
 
-def _make_environment(
-    release: Path, wheel: Path, source: Source, python: Interpreter, scratch: Path, programs: Programs
+def _fill_environment(
+    release: Path, wheel: Path, source: Source, wheels: Path, pip: tuple[str | Path, ...], programs: Programs
 ) -> None:
     """release/daemon, as if it had been made at its final place."""
-    pip_home, wheels, environment = scratch / "pip", scratch / "wheels", release / "daemon"
-    programs.run(python.path, "-m", "venv", pip_home)
-    pip = (pip_home / "bin/python", "-m", "pip")
+    environment = release / "daemon"
     pinned = ("--quiet", "--no-input", "--constraint", source.constraints)
     programs.run(*pip, "wheel", *pinned, "--no-deps", "--use-pep517", "-w", wheels, "systemd-python")
     for compiled in wheels.iterdir():
         shutil.copy(compiled, release)  # For the worker, so that its machine needs no compiler.
     shutil.copy(wheel, wheels)
-    programs.run(python.path, "-m", "venv", "--without-pip", environment)
     # By name, not by path: pip would note in the environment where the file lay.
     wanted = ("--no-compile", "--find-links", wheels, f"finetuned[systemd]=={source.version}")
-    programs.run(*pip, "--python", environment / "bin/python", "install", *pinned, *wanted)
+    programs.run(*pip, "install", *pinned, *wanted)
     stage = str(release).removesuffix(f"/opt/finetuned/releases/{release.name}")
     for path in [environment / "pyvenv.cfg", *(environment / "bin").iterdir()]:
         if path.is_file() and not path.is_symlink():

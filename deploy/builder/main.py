@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 import os
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -44,15 +43,22 @@ def build(kinds: set[str], builder: Path, into: Path | None) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=target) as folder:
         scratch = Path(folder)
-        programs.run(sys.executable, "-m", "venv", scratch / "venv")
+        pip_python = _python_with_pip(scratch, programs)
         (scratch / "wheel").mkdir()
-        wheel = source.bring_wheel(scratch / "wheel", scratch / "venv/bin/python", programs)
+        wheel = source.bring_wheel(scratch / "wheel", pip_python, programs)
         made = [wheel]
         if "bundle" in kinds:
             made.append(write_bundle(source, wheel, scratch))
         if "deb" in kinds:
-            made.append(write_deb(source, wheel, scratch, programs))
+            made.append(write_deb(source, wheel, scratch, pip_python, programs))
         for path in made:
             finished = path.replace(scratch / path.name).replace(target / path.name)
             print(f"{hashlib.sha256(finished.read_bytes()).hexdigest()}  {finished}")
-    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _python_with_pip(scratch: Path, programs: Programs) -> Path:
+    """The interpreter that runs this, where it has pip; else one of an environment made from it."""
+    if programs.attempt(sys.executable, "-m", "pip", "--version").returncode == 0:
+        return Path(sys.executable)
+    programs.run(sys.executable, "-m", "venv", scratch / "venv")
+    return scratch / "venv/bin/python"
