@@ -569,3 +569,30 @@ def crash_at(patch: pytest.MonkeyPatch, step: str) -> None:
             patch.setattr(claim, "rename_durably", lambda *paths: (real(*paths), crash()))
         case _:
             patch.setattr(claim, step, lambda *_: crash())
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Inodes whose content is on disk by now, as far as this process has seen to it."""
+    inodes: set[int] = set()
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        inodes.add(os.fstat(descriptor).st_ino)
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return inodes
+
+
+def test_a_claimed_file_is_on_disk_whoever_wrote_it_and_synced_nothing(inbox, synced):
+    dropped = inbox.drop("job.yaml").stat().st_ino
+    inbox.scan_all()
+    assert dropped in synced
+
+
+def test_all_of_a_claimed_folder_is_on_disk(inbox, synced):
+    folder = inbox.drop_folder("night")
+    inodes = {path.stat().st_ino for path in [folder, *folder.rglob("*")]}
+    inbox.scan_all()
+    assert inodes <= synced

@@ -16,7 +16,14 @@ from pathlib import Path
 
 from finetuned.core.job import Claim, Phase
 from finetuned.host.drops import READY, Look, Verdict, find_job_file, for_people, is_temporary, judge, look_at
-from finetuned.host.files import Untrustworthy, read_stranger, rename_durably, sync_directory, write_whole
+from finetuned.host.files import (
+    Untrustworthy,
+    read_stranger,
+    rename_durably,
+    sync_directory,
+    sync_stranger,
+    write_whole,
+)
 from finetuned.host.jobdir import JobDir, write_record
 from finetuned.host.settings import Settings
 from finetuned.host.spool import Spool
@@ -220,7 +227,8 @@ def _is_our_folder(job: JobDir) -> bool:
 
 
 def _take(path: Path, job: JobDir) -> None:
-    """The rename that is the claim."""
+    """The rename that is the claim, of what `cp` perhaps left in memory alone: the receipt says that it is safe."""
+    sync_stranger(path)
     try:
         rename_durably(path, job.dropped)
     except OSError as error:

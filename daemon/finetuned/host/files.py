@@ -114,6 +114,31 @@ def read_stranger(path: Path) -> bytes:
         os.close(descriptor)
 
 
+def sync_stranger(path: Path) -> None:
+    """Make durable what somebody else dropped: a file, or a folder with all that is in it.
+
+    What is neither, or cannot be read, is left out; no link is followed, no fifo waited for. Raises OSError of fsync.
+    """
+    for folder, _, names in os.walk(path):
+        for name in names:
+            _sync_if_possible(os.path.join(folder, name))
+        _sync_if_possible(folder)
+    _sync_if_possible(os.fspath(path))
+
+
+def _sync_if_possible(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _too_large(found: str) -> Untrustworthy:
     return Untrustworthy(
         f"is {found} bytes; a job file is at most {MAX_STRANGER_BYTES:,} bytes",
