@@ -47,6 +47,15 @@ def test_bad_settings_fail(bench, tmp_path, monkeypatch):
     assert checks(bench.ctl("doctor", "--json"))["settings"]["state"] == "fail"
 
 
+def test_each_mistake_in_the_settings_has_a_line_of_its_own(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("FINETUNED_CONFIG", str(tmp_path))
+    (tmp_path / "finetuned.yaml").write_text("hang_minuets: 1\nturn_secnods: 2\n")
+    lines = bench.ctl("doctor").out.splitlines()
+    (first,) = (number for number, line in enumerate(lines) if line.startswith("fail  settings"))
+    assert lines[first].endswith("finetuned.yaml:")
+    assert [line.split()[0] for line in lines[first + 1 : first + 4]] == ["hang_minuets:", "turn_secnods:", "hint:"]
+
+
 def test_unreadable_jobs_fail(bench):
     job = bench.job()
     job.claim_file.write_text("{")

@@ -32,7 +32,10 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
     for check in itertools.chain(check_spool(path), check_machine(place), check_service()):
         checks.append(check)
         if not as_json:
-            typer.echo(printable(f"{check.state:<4}  {check.name:<16}  {check.what}"))
+            first, *more = check.what.splitlines() or [""]
+            typer.echo(printable(f"{check.state:<4}  {check.name:<16}  {first}"))
+            for line in more:
+                typer.echo(printable(f"{'':<24}{line.strip()}"))
             if check.hint:
                 typer.echo(printable(f"{'':<24}hint: {check.hint}"))
     found = Examination(ok=not any(check.state == "fail" for check in checks), checks=tuple(checks))
