@@ -24,6 +24,8 @@ QUICK = {
     "cpu_threads": 1,
 }
 
+_PATIENCE_SECONDS = 300.0
+"""Each worker and each proof imports torch: 5 s where nothing else runs, a minute beside other tests."""
 
 RUN = [sys.executable, "-c", "from finetuned.service.main import main; main()", "run"]
 """The command line of `finetuned run`, of the release under test."""
@@ -107,11 +109,13 @@ class Daemon:
         assert len(found) == 1, f"{len(found)} jobs are called {name!r}: {[job.path for job in found]}"
         return found[0]
 
-    def wait_for(self, name: str, phase: Phase, seconds: float = 120) -> JobDir:
+    def wait_for(self, name: str, phase: Phase, seconds: float = _PATIENCE_SECONDS) -> JobDir:
         until(lambda: any(name in job.job for job in self.spool.jobs(phase)), seconds)
         return next(job for job in self.spool.jobs(phase) if name in job.job)
 
-    def wait_for_event(self, name: str, kind: type, seconds: float = 120, stage: Stage = Stage.TRAIN) -> None:
+    def wait_for_event(
+        self, name: str, kind: type, seconds: float = _PATIENCE_SECONDS, stage: Stage = Stage.TRAIN
+    ) -> None:
         def happened() -> bool:
             jobs = [job for job in self.spool.jobs() if name in job.job]
             return any(isinstance(e, kind) for job in jobs for e in read_events(job.events_file(stage)))

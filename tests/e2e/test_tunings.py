@@ -70,7 +70,7 @@ def test_freeze_trains_what_its_patterns_name_and_nothing_else(a_daemon, home):
 def test_a_module_that_the_model_lacks_fails_the_job_before_a_device_is_taken(a_daemon, home):
     daemon = a_daemon()
     daemon.drop(a_spec(home, lora_target_modules=["q_porj"]), "typo.yaml")
-    until(lambda: daemon.jobs(Phase.FAILED), 120)
+    until(lambda: daemon.jobs(Phase.FAILED), 300)
     result = daemon.job("typo").read_result()
     assert "lora_target_modules: 'q_porj' is no module of the model" in result.reason
     assert not daemon.job("typo").events_file(Stage.TRAIN).exists()
