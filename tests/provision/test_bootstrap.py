@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import http.server
 import importlib.machinery
 import importlib.util
 import io
@@ -11,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from answering import Server
 from blank_machine import CLOUD_INIT, ROOT, BlankMachine
 
 PROGRAM = "cloud-init/finetuned-provision"
@@ -47,39 +46,6 @@ def a_bundle(*members: tarfile.TarInfo, version: str = "1.2.3", note: str = "") 
         for member in members:
             tar.addfile(member, io.BytesIO(b"x" * member.size))
     return packed.getvalue()
-
-
-class Server:
-    """A web server whose next answers are a list: (status, headers, body)."""
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[int, dict[str, str], bytes]] = []
-        self.bodies: list[bytes] = []
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, headers, body = outer.answers.pop(0)
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def do_POST(self) -> None:
-                outer.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-                self.do_GET()
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.address = f"http://127.0.0.1:{self.server.server_port}"
-        self.url = f"{self.address}/finetuned-1.2.3.tar.gz"
-
-    def serves(self, body: bytes, status: int = 200, **headers: str) -> None:
-        self.answers.append((status, {name.replace("_", "-"): value for name, value in headers.items()}, body))
 
 
 @pytest.fixture
