@@ -20,11 +20,11 @@ from installer.source import Source, find_source
 from installer.steps import carry_out, check, tell
 from installer.uninstall import Removal
 
-INSTALLED, TROUBLE, USAGE = 0, 1, 2
+INSTALLED, TROUBLE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _EPILOG = """\
 Run again, it does only what is missing. A running job keeps the release it was started with, whatever is done here.
-Exit status: 0 all is in place; 1 it is not, and the last lines say why; 2 the command line is wrong.
+Exit status: 0 all is in place; 1 it is not, and the last lines say why; 2 the command line is wrong; 130 interrupted.
 See README.md beside this program.
 """
 
@@ -45,6 +45,9 @@ def main(arguments: list[str], installer: Path) -> int:
     except Trouble as trouble:
         print(f"install: {trouble}", file=sys.stderr)
         return TROUBLE
+    except KeyboardInterrupt:
+        print("install: interrupted; run it again, and it does what is missing", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _carry_out(options: argparse.Namespace, places: Places, installer: Path) -> int:

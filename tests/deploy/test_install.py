@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -482,6 +483,17 @@ def test_a_kill_in_the_middle_of_a_build_leaves_nothing_that_looks_whole(server:
     assert (server.root / "opt/finetuned/releases" / name / "daemon").is_dir()
     assert not (server.root / "opt/finetuned/releases" / name / "release.json").exists()
     assert server.release() is None
+
+
+def test_whoever_interrupts_it_is_told_how_to_go_on_and_sees_no_traceback(server: Server):
+    server.says(pip_hangs="worker")
+    process = server.start(server.bundle("0.1.0"))
+    until(lambda: any("worker/bin/python" in line for line in server.asked("python") if " pip " in line))
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == "install: interrupted; run it again, and it does what is missing"
+    assert "Traceback" not in said
 
 
 def test_a_run_after_a_kill_waits_for_what_was_left_behind_and_repairs(server: Server):
