@@ -22,7 +22,7 @@ from system.guest.machine import CREDENTIALS, STAMP, become_one_that_trains, ins
 from system.guest.nspawn import NspawnGuest
 from system.guest.supply import NEWER, Supply, supply
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 EPOCHS = 60
 """600 steps: enough for four mishaps with a checkpoint before each."""
@@ -88,27 +88,32 @@ def test_the_second_boot_provisions_nothing_again(guest):
     assert guest.run("systemctl", "--failed", "--no-legend", "--plain") == ""
 
 
-def test_a_job_file_copied_by_a_member_of_the_group_trains_as_the_daemons_user_and_ends_done(guest):
-    job = drop(guest, "first", a_spec(num_train_epochs=4))
-    guest.until(lambda: job.of_kind(Started), 120, "the worker")
-    assert guest.run("ps", "-o", "user=", "-p", str(job.worker())) == "finetuned"
-    assert f"/{job.unit()}" in guest.run("cat", f"/proc/{job.worker()}/cgroup")
-    job.wait_for(Phase.DONE)
-    assert len(job.of_kind(Finished)) == 1
-    said = guest.run("journalctl", "--output=json", f"FINETUNED_JOB={job.id}").splitlines()
+@pytest.fixture(scope="module")
+def undisturbed(guest: Guest) -> GuestJob:
+    """What nothing happens to, and the disturbed job is compared with."""
+    return drop(guest, "undisturbed", a_spec(num_train_epochs=EPOCHS))
+
+
+def test_a_job_file_copied_by_a_member_of_the_group_trains_as_the_daemons_user_and_ends_done(guest, undisturbed):
+    guest.until(lambda: undisturbed.of_kind(Started), 120, "the worker")
+    assert guest.run("ps", "-o", "user=", "-p", str(undisturbed.worker())) == "finetuned"
+    assert f"/{undisturbed.unit()}" in guest.run("cat", f"/proc/{undisturbed.worker()}/cgroup")
+    undisturbed.wait_for(Phase.DONE, 200)
+    assert len(undisturbed.of_kind(Finished)) == 1
+    said = guest.run("journalctl", "--output=json", f"FINETUNED_JOB={undisturbed.id}").splitlines()
     assert {"started", "finished"} <= {json.loads(entry).get("FINETUNED_EVENT") for entry in said}
-    guest.run("cat", f"{job.folder}/artifacts/adapter/adapter_config.json", user=MEMBER)
+    guest.run("cat", f"{undisturbed.folder}/artifacts/adapter/adapter_config.json", user=MEMBER)
 
 
-def test_a_user_outside_the_group_can_neither_read_nor_write_the_spool(guest):
-    first = GuestJob(guest, "first").folder
+def test_a_user_outside_the_group_can_neither_read_nor_write_the_spool(guest, undisturbed):
+    job = undisturbed.folder
     for attempt in (
         ["ls", SPOOL],
         ["ls", f"{SPOOL}/incoming"],
         ["touch", f"{SPOOL}/incoming/job.yaml"],
         ["touch", f"{SPOOL}/requests/job.cancel"],
-        ["cat", f"{first}/spec.yaml"],
-        ["cat", f"{first}/artifacts/adapter/adapter_config.json"],
+        ["cat", f"{job}/spec.yaml"],
+        ["cat", f"{job}/artifacts/adapter/adapter_config.json"],
         ["ls", "/srv/finetuned/models"],
         ["ls", CREDENTIALS],
     ):
@@ -220,15 +225,8 @@ class TestWhileAJobRuns:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(guest: Guest) -> GuestJob:
-    """What the disturbed job is compared with."""
-    job = drop(guest, "undisturbed", a_spec(num_train_epochs=EPOCHS))
-    job.wait_for(Phase.DONE, 200)
-    return job
-
-
-@pytest.fixture(scope="module")
 def disturbed(guest: Guest, undisturbed: GuestJob) -> GuestJob:
+    undisturbed.wait_for(Phase.DONE, 200)
     return drop(guest, "disturbed", a_spec(num_train_epochs=EPOCHS))
 
 

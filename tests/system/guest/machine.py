@@ -29,9 +29,10 @@ def is_ready(guest: Guest) -> bool:
 
 
 def install(guest: Guest, given: Supply, version: str, *options: str) -> str:
-    """Run the installer of a bundle in the guest, as its administrator would."""
+    """Run the installer of a bundle in the guest, as its administrator would on a machine as busy as one that tests."""
     guest.run("tar", "-xzf", f"{SUPPLY}/bundles/{bundle_name(version)}", "-C", "/root")
-    return guest.run(f"/root/finetuned-{version}/deploy/install", *options, *_install_options(given))
+    patient = ["--gate-seconds=600"]
+    return guest.run(f"/root/finetuned-{version}/deploy/install", *options, *patient, *_install_options(given))
 
 
 def user_data(given: Supply, *options: str | Path) -> bytes:

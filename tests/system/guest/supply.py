@@ -73,7 +73,10 @@ def _build_bundles(folder: Path) -> None:
     for version in (__version__, NEWER):
         with tempfile.TemporaryDirectory(dir=folder.parent) as copy:
             checkout = _copy_of_checkout(Path(copy) / "checkout", version)
-            subprocess.run([sys.executable, checkout / "deploy/build", "bundle"], check=True, stdout=subprocess.DEVNULL)
+            built = subprocess.run(
+                [sys.executable, checkout / "deploy/build", "bundle"], capture_output=True, text=True
+            )
+            assert built.returncode == 0, built.stdout + built.stderr
             shutil.copy(checkout / "dist" / bundle_name(version), folder)
 
 

@@ -148,8 +148,9 @@ def test_after_both_the_weights_are_those_of_an_undisturbed_run(training, undist
 
 def test_a_worker_that_hits_the_memory_limit_is_named_as_out_of_host_memory(vm, training):
     back(vm)
-    # Half of what it has: the kernel can take back none of it, for it is neither file nor swap.
-    limit = int(vm.unit(training.unit(), "MemoryCurrent")) // 2
+    # Half of what is neither a file's nor swap: the kernel can take back none of it.
+    counted = vm.run("cat", f"/sys/fs/cgroup{vm.unit(training.unit(), 'ControlGroup')}/memory.stat").split()
+    limit = int(counted[counted.index("anon") + 1]) // 2
     vm.run("systemctl", "set-property", "--runtime", training.unit(), f"MemoryMax={limit}", "MemoryHigh=infinity")
     vm.until(lambda: training.exits()[0], 60, "the worker to be killed")
     ended = training.exits()[0]
