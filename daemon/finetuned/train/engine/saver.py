@@ -27,6 +27,7 @@ class Saver:
         self._writing: Future[None] | None = None
         self._writing_step = saved_step
         self._hashed_bytes = 0
+        self._lost_one = False
         self.saved_step = saved_step
         """Step of the newest whole checkpoint; 0 where there is none."""
 
@@ -56,10 +57,17 @@ class Saver:
             self._result()
 
     def settle(self) -> None:
-        """Wait for the write in flight. A failed one is a notice: the next save tries again."""
+        """Wait for the write in flight. One that failed is a notice, and the next save tries again.
+
+        Raises OSError when that fails as well: training that nothing keeps is lost with the next crash, and its end
+        could not be written either. The job then waits for room.
+        """
         try:
             self._result()
         except OSError as error:
+            if self._lost_one:
+                raise
+            self._lost_one = True
             _log.warning("checkpoint not written", exc_info=error)
             self._run.notice(
                 f"the checkpoint of step {self._writing_step} was not written ({error.strerror or error}); "
@@ -80,6 +88,7 @@ class Saver:
         step = snapshot.position.step
         manifest = write_checkpoint(self._run.job, snapshot, self._digest, self._count_hashed)
         self.saved_step = step
+        self._lost_one = False
         self._run.say(
             Checkpointed(
                 time=now(),
