@@ -1,9 +1,11 @@
 """The machine owner's choices: CONFIG/finetuned.yaml → Settings. Every setting has a default."""
 
+import difflib
 import os
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -67,7 +69,12 @@ def read_settings(directory: Path) -> Settings:
     except YAMLError as error:
         raise InvalidSettings(f"{path}: {error}") from error
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(map(str, each['loc']))}: {each['msg']}, found {each['input']!r}" for each in error.errors()
-        ]
+        lines = [_in_words(".".join(map(str, each["loc"])), each) for each in error.errors()]
         raise InvalidSettings("\n  ".join([f"{path}:", *lines])) from error
+
+
+def _in_words(setting: str, mistake: ErrorDetails) -> str:
+    if mistake["type"] != "extra_forbidden":
+        return f"{setting}: {mistake['msg']}, found {mistake['input']!r}"
+    near = difflib.get_close_matches(setting, Settings.model_fields, n=1)
+    return f"{setting}: is not a known setting{f'; did you mean {near[0]}?' if near else ''}"
