@@ -179,7 +179,11 @@ def test_a_bundle_may_hold_only_plain_files_below_its_own_folder(
     assert not arrived(blank)
 
 
-@pytest.mark.parametrize("body", [b"<html>please log in</html>", gzip.compress(b"no tar"), a_bundle()[:60]])
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>please log in</html>", gzip.compress(b"no tar"), a_bundle()[:60]],
+    ids=["a page", "no tar", "a bundle cut off"],
+)
 def test_what_is_no_archive_is_refused(bootstrap: ModuleType, blank: BlankMachine, body: bytes):
     (blank.root / "bundle.tar.gz").write_bytes(body)
     with pytest.raises(bootstrap.BootstrapFailed, match=r"no tar\.gz"):
