@@ -82,10 +82,18 @@ def _systemctl(root: Path, words: list[str], state: State) -> int | None:
         write_state(root, state | {"enabled": [*state.get("enabled", []), *words[1:]]})
     elif words[0] == "disable":
         write_state(root, state | {"enabled": [], "active": "inactive"})
+    elif words[0] == "daemon-reload":
+        write_state(root, state | {"read": [*state.get("read", []), _units_and_rules(root)]})
     elif words[0] == "list-units":
         for unit in state.get("stages", []):
             print(f"{unit} loaded active running a stage")
     return None
+
+
+def _units_and_rules(root: Path) -> list[str]:
+    """What lies there when systemd reads its units anew."""
+    folders = (root / "usr/local/lib/systemd/system", root / "etc/polkit-1/rules.d")
+    return sorted(path.name for folder in folders for path in folder.glob("*.*") if path.is_file())
 
 
 def _tmpfiles(root: Path, words: list[str], _state: State) -> None:

@@ -67,6 +67,10 @@ class Server:
             return []
         return [line for line in lines if line.split()[0] == program or not program]
 
+    def read(self) -> list[list[str]]:
+        """The units and rules that lay there at each `systemctl daemon-reload`."""
+        return list(read_state(self.root).get("read", []))
+
     def forget(self) -> None:
         (self.root / "asked").unlink(missing_ok=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,17 +30,26 @@ class Arrangement:
         """What an earlier release or another machine's state brought, and this arrangement has no place for."""
         return [path for path in installed_files(self.places) if path not in self.content and path.exists()]
 
-    def install(self) -> None:
-        """Idempotent, and a crash in between leaves no file that nobody knows of."""
-        before = installed_files(self.places)
-        _write_list(self.places, {*before, *self.content})
-        for path, content in self.content.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, content)
-        for path in before:
-            if path not in self.content:
-                remove_file(path)
+    def place(self) -> None:
+        """All but the rules, and nothing goes yet; then systemd has to read the units. `finish` does the rest.
+
+        Idempotent, and a crash in between leaves no file that nobody knows of.
+        """
+        _write_list(self.places, {*installed_files(self.places), *self.content})
+        self._write(path for path in self.content if not _is_rule(path))
+
+    def finish(self) -> None:
+        # systemd after 255 tells polkit the name of a transient unit too. With a rule for a name that has no unit file,
+        # the daemon's user could run anything as root under it; with the file there, no transient unit can have it.
+        self._write(path for path in self.content if _is_rule(path))
+        for path in rules_first(self.superfluous()):
+            remove_file(path)
         _write_list(self.places, set(self.content))
+
+    def _write(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, self.content[path])
 
 
 def arrange(folder: Path, systemd: int, needs_launch_helper: bool, places: Places) -> Arrangement:
@@ -98,6 +108,15 @@ def installed_files(places: Places) -> list[Path]:
     except FileNotFoundError:
         return []
     return [places.root / name for name in names]
+
+
+def rules_first(files: Iterable[Path]) -> list[Path]:
+    """In the order in which they may go: no rule outlives a unit that it names."""
+    return sorted(files, key=lambda path: not _is_rule(path))
+
+
+def _is_rule(path: Path) -> bool:
+    return path.suffix == ".rules"
 
 
 def remove_file(path: Path) -> None:

@@ -108,8 +108,9 @@ class Installation:
 
     def _put_files(self, release: Release) -> None:
         arrangement = self._arranged(release)
-        changed = {*arrangement.differing(), *arrangement.superfluous()}
-        arrangement.install()
+        superfluous = arrangement.superfluous()
+        changed = {*arrangement.differing(), *superfluous}
+        arrangement.place()
         self.programs.run("systemd-sysusers", self.places.sysusers)
         self.programs.run("systemd-tmpfiles", "--create", self.places.tmpfiles)
         if any(path.parent == self.places.catalog for path in changed):
@@ -117,6 +118,9 @@ class Installation:
         if self.places.journald in changed:
             self.programs.run("systemctl", "restart", "systemd-journald.service")
         self.programs.run("systemctl", "daemon-reload")
+        arrangement.finish()
+        if superfluous:
+            self.programs.run("systemctl", "daemon-reload")
 
     # Users and folders.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from installer import service
-from installer.files import installed_files, remove_file
+from installer.files import installed_files, remove_file, rules_first
 from installer.machine import gigabytes
 from installer.places import Places
 from installer.programs import Programs, Trouble
@@ -33,7 +33,7 @@ class Removal:
             )
         files = installed_files(self.places)
         self._stop([service.UNIT, service.SOCKET], stages, files)
-        for path in files:
+        for path in rules_first(files):
             remove_file(path)
         tell("done", "files", f"{len(files)} files of units, users and rules removed")
         self.programs.run("systemctl", "daemon-reload")

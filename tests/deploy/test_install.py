@@ -96,6 +96,44 @@ def test_users_come_before_folders_and_units_are_read_before_the_daemon_starts(s
     assert [line for line in server.asked() if line in order] == order
 
 
+_NAMED_BY_THE_RULE = {
+    *(f"finetuned-{stage}@.service" for stage in ("prepare", "rehearse", "train", "deliver")),
+    "finetuned-stop-machine.service",
+}
+
+
+def test_the_rule_comes_once_systemd_has_read_every_unit_that_it_names(server: Server):
+    """Newer systemd lets the daemon's user make a transient unit of a name that the rule allows and no file has."""
+    server.install(server.bundle())
+    first = server.read()[0]
+    assert set(first) >= _NAMED_BY_THE_RULE
+    assert "50-finetuned.rules" not in first
+    assert (server.root / "etc/polkit-1/rules.d/50-finetuned.rules").is_file()
+
+
+def test_the_rule_goes_before_the_first_unit_does(installed: Server):
+    rule = installed.root / "etc/polkit-1/rules.d/50-finetuned.rules"
+    units = installed.root / "usr/local/lib/systemd/system"
+    blocked = [units / name for name in _NAMED_BY_THE_RULE]
+    for path in blocked:
+        path.unlink()
+        path.mkdir()  # It cannot be removed as a file, and ends the uninstall there.
+    listed = installed.root / "opt/finetuned/installed.json"
+    said = json.loads(listed.read_text())
+    listed.write_text(json.dumps(said | {"files": sorted(said["files"], reverse=True)}))
+    assert installed.install(installed.bundle(), "--uninstall").status != 0
+    assert not rule.exists()
+
+
+def test_a_unit_that_goes_with_a_rollback_is_forgotten_by_systemd(installed: Server):
+    bundle = installed.bundle("0.2.0")
+    (bundle / "units/finetuned-new.service").write_text("[Service]\nExecStart=/bin/true\n")
+    installed.install(bundle)
+    installed.install(bundle, "--rollback")
+    assert "finetuned-new.service" in installed.read()[-2]
+    assert "finetuned-new.service" not in installed.read()[-1]
+
+
 def test_the_release_keeps_the_folders_it_came_with_and_can_install_itself(installed: Server):
     release = installed.root / "opt/finetuned" / "current"
     assert {"units", "deploy", "cloud-init", "daemon", "worker"} <= {path.name for path in release.iterdir()}
