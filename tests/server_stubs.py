@@ -30,6 +30,7 @@ def stub(argv: list[str]) -> int:
         "dpkg-query": _dpkg_query,
         "systemctl": _systemctl,
         "systemd-tmpfiles": _tmpfiles,
+        "journalctl": _journalctl,
         "usermod": _usermod,
         "id": _id,
         "nvidia-smi": lambda root, words, state: print("GPU 0: H100") if state.get("gpu") else 9,
@@ -88,6 +89,14 @@ def _systemctl(root: Path, words: list[str], state: State) -> int | None:
         for unit in state.get("stages", []):
             print(f"{unit} loaded active running a stage")
     return None
+
+
+def _journalctl(_root: Path, words: list[str], state: State) -> None:
+    """Of what finetuned.service wrote there is `journal`, of what systemd wrote of it `journal_of_systemd`."""
+    if "_SYSTEMD_UNIT=finetuned.service" in words:
+        print(*state.get("journal", []), sep="\n")
+    elif "--unit=finetuned.service" in words:
+        print(*state.get("journal_of_systemd", []), sep="\n")
 
 
 def _units_and_rules(root: Path) -> list[str]:

@@ -15,13 +15,14 @@ SOCKET = "finetuned-launch.socket"
 _STAGE = re.compile(r"finetuned-(?:prepare|rehearse|train|deliver)@[a-z0-9-]+\.service")
 _ALIVE = ("active", "activating", "deactivating", "reloading")
 _LOOK_AGAIN_SECONDS = 0.5
+_QUOTED_LINES = 5
 
 
 @dataclass(frozen=True)
 class Health:
     is_well: bool
     what: str
-    """One line for people: what was found, or what is wrong."""
+    """For people: what was found, or what is wrong."""
 
 
 def show(programs: Programs) -> dict[str, str]:
@@ -45,7 +46,17 @@ def is_enabled(programs: Programs, unit: str) -> bool:
 
 
 def restart_and_prove(programs: Programs, places: Places, seconds: float) -> Health:
-    """Restart the daemon, never a stage; healthy is: ready, and `finetunectl doctor` finds nothing, in time."""
+    """Restart the daemon, never a stage; healthy is: ready, and `finetunectl doctor` finds nothing, in time.
+
+    What is wrong ends with what the journal says of it since.
+    """
+    since = time.time()
+    health = _restart_and_prove(programs, places, seconds)
+    lines = [] if health.is_well else _journal_since(programs, since)
+    return Health(False, "\n    ".join([f"{health.what}\nits journal:", *lines])) if lines else health
+
+
+def _restart_and_prove(programs: Programs, places: Places, seconds: float) -> Health:
     deadline = time.monotonic() + seconds
     programs.attempt("systemctl", "reset-failed", UNIT, timeout=30)
     asked = programs.attempt("systemctl", "restart", UNIT, timeout=seconds)
@@ -83,6 +94,16 @@ def _prove(programs: Programs, places: Places, deadline: float, restarts: str | 
     return Health(
         False, "\n    ".join(["finetunectl doctor complains:", *(complaints or [answer.stderr.strip()[-500:]])])
     )
+
+
+def _journal_since(programs: Programs, since: float) -> list[str]:
+    """The daemon's last words; where it had none, those of systemd about it."""
+    programs.attempt("journalctl", "--sync", timeout=10)
+    for match in (f"_SYSTEMD_UNIT={UNIT}", f"--unit={UNIT}"):
+        options = (f"--since=@{since:.3f}", f"--lines={_QUOTED_LINES}", "--output=cat", "--quiet", "--no-pager")
+        if lines := programs.attempt("journalctl", *options, match, timeout=30).stdout.strip().splitlines():
+            return lines
+    return []
 
 
 def living_stages(programs: Programs) -> list[str]:

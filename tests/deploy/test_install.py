@@ -354,6 +354,21 @@ def test_what_the_doctor_complains_about_is_told(installed: Server):
     assert "fail  torch   cannot be imported" in installed.install(installed.bundle("0.2.0")).said
 
 
+def test_a_failed_upgrade_quotes_the_journal_of_the_release_that_failed(installed: Server):
+    installed.forget()
+    installed.says(does_not_start=["0.2.0"], journal=["finetuned: unknown setting", "finetuned: see finetuned.yaml"])
+    ended = installed.install(installed.bundle("0.2.0"))
+    assert "its journal:\n    finetuned: unknown setting\n    finetuned: see finetuned.yaml\n" in ended.said
+    asked = [line for line in installed.asked() if line == "systemctl restart finetuned.service" or "--since" in line]
+    assert [line.split()[0] for line in asked] == ["systemctl", "journalctl", "systemctl"]
+
+
+def test_where_the_daemon_wrote_nothing_systemd_is_quoted(installed: Server):
+    installed.says(does_not_start=["0.2.0"], journal_of_systemd=["finetuned.service: Failed to set up credentials"])
+    ended = installed.install(installed.bundle("0.2.0"))
+    assert "its journal:\n    finetuned.service: Failed to set up credentials\n" in ended.said
+
+
 @pytest.mark.slow
 def test_a_failed_upgrade_leaves_the_older_way_back_as_it_was(installed: Server):
     first = installed.release()
