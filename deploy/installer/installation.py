@@ -135,14 +135,17 @@ class Installation:
         self.programs.run("systemd-sysusers", self.places.sysusers)
         self.programs.run("systemd-tmpfiles", "--create", self.places.tmpfiles)
 
-    def _outside(self) -> list[str]:
-        return [user for user in self.users if "finetuned" not in self._groups_of(user)]
+    def require_users(self) -> None:
+        """Raises Trouble naming those who do not exist."""
+        if unknown := [user for user in self.users if self._groups_of(user) is None]:
+            raise Trouble(f"--user: there is no user {', '.join(unknown)} on this machine")
 
-    def _groups_of(self, user: str) -> list[str]:
+    def _outside(self) -> list[str]:
+        return [user for user in self.users if "finetuned" not in (self._groups_of(user) or ())]
+
+    def _groups_of(self, user: str) -> list[str] | None:
         answer = self.programs.attempt("id", "-nG", user)
-        if answer.returncode != 0:
-            raise Trouble(f"--user: there is no user {user} on this machine")
-        return answer.stdout.split()
+        return answer.stdout.split() if answer.returncode == 0 else None
 
     def _users_outside(self) -> str:
         outside = self._outside()

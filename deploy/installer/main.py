@@ -89,6 +89,7 @@ def _install(options: argparse.Namespace, places: Places, programs: Programs, in
         users=tuple(options.user or _caller()),
         always_restart=options.upgrade,
     )
+    installation.require_users()
     steps = installation.steps(source, recipe)
     if options.check:
         lacking = check(steps)

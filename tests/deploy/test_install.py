@@ -696,10 +696,15 @@ def test_who_is_in_the_group_already_is_left_alone(server: Server):
     assert "lena may drop jobs" in ended.said
 
 
-def test_a_user_who_does_not_exist_is_named(server: Server):
-    ended = server.install(server.bundle(), "--user", "karl")
+@pytest.mark.parametrize("words", [[], ["--check"]])
+def test_users_who_do_not_exist_are_named_before_anything_is_done(server: Server, words: list[str]):
+    server.says(packages={})
+    ended = server.install(server.bundle(), "--user", "karl", "--user", "lena", "--user", "mia", *words)
     assert ended.status == 1
-    assert "no user karl" in ended.said
+    assert "there is no user karl, mia on this machine" in ended.said
+    assert server.asked("apt-get") == []
+    assert not (server.root / "opt/finetuned/releases").exists()
+    assert not re.search(r"^(doing|missing)", ended.said, re.MULTILINE)
 
 
 # What depends on the machine.
