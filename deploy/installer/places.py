@@ -87,6 +87,11 @@ class Places:
         return self.settings / "credentials"
 
     @property
+    def provisioning_gate(self) -> Path:
+        """Where cloud-init provisioned the machine: no daemon without a stamp in `state`."""
+        return self.root / "etc/systemd/system/finetuned.service.d/10-provisioned.conf"
+
+    @property
     def spool(self) -> Path:
         return self.root / "var/spool/finetuned"
 

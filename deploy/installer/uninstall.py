@@ -36,6 +36,8 @@ class Removal:
         for path in rules_first(files):
             remove_file(path)
         tell("done", "files", f"{len(files)} files of units, users and rules removed")
+        if self.takes_settings:
+            self._remove_gate()
         self.programs.run("systemctl", "daemon-reload")
         self.programs.run("journalctl", "--update-catalog")
         self._remove_releases()
@@ -68,6 +70,12 @@ class Removal:
         self.places.lock.unlink(missing_ok=True)
         if self.places.home.is_dir() and not any(self.places.home.iterdir()):
             self.places.home.rmdir()
+
+    def _remove_gate(self) -> None:
+        """Its stamp goes too, and it would shut out whatever is installed here later."""
+        if self.places.provisioning_gate.is_file():
+            remove_file(self.places.provisioning_gate)
+            tell("done", "purge", f"{self.places.provisioning_gate} removed")
 
     def _remove_settings(self) -> None:
         for folder in (self.places.settings, self.places.state, self.places.cache):

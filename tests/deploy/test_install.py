@@ -807,6 +807,38 @@ def test_what_others_put_beside_our_units_survives(installed: Server):
     assert theirs.exists()
 
 
+_GATE = "etc/systemd/system/finetuned.service.d/10-provisioned.conf"
+"""Of a provisioned server: no daemon without the stamp that lies in the state folder."""
+
+
+def test_purge_takes_the_gate_of_a_provisioned_server_with_the_stamp_that_opens_it(installed: Server):
+    assert f'GATE = "/{_GATE}"' in (ROOT / "cloud-init/provision/software.py").read_text()
+    gate = installed.root / _GATE
+    gate.parent.mkdir(parents=True)
+    gate.write_text("[Unit]\n")
+    ended = installed.install(installed.bundle(), "--uninstall", "--purge")
+    assert ended.status == 0, ended
+    assert not gate.parent.exists()
+    assert f"{gate} removed" in ended.said
+    assert installed.asked("systemctl")[-1] == "systemctl daemon-reload"
+
+
+def test_without_purge_the_gate_stays_with_its_stamp_and_an_admins_override_stays_always(installed: Server):
+    gate, stamp = installed.root / _GATE, installed.root / "var/lib/finetuned/provision/done"
+    override = gate.with_name("override.conf")
+    for path in (gate, stamp, override):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("[Unit]\n")
+    bundle = installed.bundle()
+    installed.install(bundle, "--uninstall")
+    assert gate.exists()
+    assert stamp.exists()
+    installed.install(bundle)
+    installed.install(bundle, "--uninstall", "--purge")
+    assert not gate.exists()
+    assert override.exists()
+
+
 def test_uninstall_where_nothing_is_installed_says_so(server: Server):
     ended = server.install(server.bundle(), "--uninstall")
     assert ended.status == 1
