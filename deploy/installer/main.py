@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from installer import interpreter
+from installer import credentials, interpreter
 from installer.installation import Installation
 from installer.machine import Machine, look_at, require_root
 from installer.places import Places, PlacesOfPackage
@@ -90,6 +90,8 @@ def _install(options: argparse.Namespace, places: Places, programs: Programs, in
         always_restart=options.upgrade,
     )
     installation.require_users()
+    for complaint in credentials.complaints(places.credentials, source.path / "units"):
+        tell("warning", "secrets", complaint)
     steps = installation.steps(source, recipe)
     if options.check:
         lacking = check(steps)

@@ -737,6 +737,39 @@ def test_a_secret_reaches_its_units_once_it_is_there_and_no_longer_when_it_is_go
     assert not list(units.glob("*/credential-*"))
 
 
+def warnings(said: str) -> list[str]:
+    return [line.split(maxsplit=2)[2] for line in said.splitlines() if line.startswith("warning")]
+
+
+@pytest.mark.parametrize("words", [(), ("--check",)])
+def test_credentials_that_do_not_do_what_they_should_are_told_of_and_fail_nothing(
+    installed: Server, words: tuple[str, ...]
+):
+    folder = installed.root / "etc/finetuned/credentials"
+    for name, mode in (("openstack", 0o600), ("lambda", 0o400), ("scaleway", 0o640), ("hub-token", 0o600)):
+        (folder / name).write_text("secret")
+        (folder / name).chmod(mode)
+    (folder / "object_store").mkdir()
+    (folder / "tracker_token").symlink_to("elsewhere")
+    ended = installed.install(installed.root / "opt/finetuned/current", *words)
+    assert ended.status == 0, ended
+    assert warnings(ended.said) == [
+        f"{folder}/hub-token is used by nothing; known are hub_token, object_store, tracker_token; "
+        "for hooks hyperstack, lambda, openstack, scaleway",
+        f"{folder}/object_store is a folder: put a file with the secret in its place",
+        f"{folder}/scaleway has mode 0640, so not root alone has it: chmod 600 {folder}/scaleway",
+        f"{folder}/tracker_token is a link: put a file with the secret in its place",
+    ]
+
+
+def test_every_hook_that_reads_a_credential_has_its_name_among_the_known():
+    hooks = [path for path in (ROOT / "deploy/hooks").iterdir() if path.suffix != ".md"]
+    reading = {path.name for path in hooks if "etc/finetuned/credentials" in path.read_text()}
+    listed = re.search(r"^OF_HOOKS = (.*)$", (ROOT / "deploy/installer/credentials.py").read_text(), re.MULTILINE)
+    assert reading
+    assert set(ast.literal_eval(listed[1])) == reading
+
+
 def test_polkit_without_javascript_gets_the_launch_helper_instead_of_the_rule(server: Server):
     server.run_by("ubuntu", "22.04", "Ubuntu 22.04.5 LTS", like="debian")
     server.says(systemd=249, packages={"dbus": "1", "libsystemd-dev": "1", "polkitd": "0.105-33"})
