@@ -90,6 +90,8 @@ def _install(options: argparse.Namespace, places: Places, programs: Programs, in
         always_restart=options.upgrade,
     )
     installation.require_users()
+    if options.wheelhouse and not installation.target.is_whole:
+        source.require_setuptools(options.wheelhouse)
     for complaint in credentials.complaints(places.credentials, source.path / "units"):
         tell("warning", "secrets", complaint)
     steps = installation.steps(source, recipe)

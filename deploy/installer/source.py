@@ -25,6 +25,8 @@ EPOCH = 315532800
 _CODE = "daemon/finetuned"
 _VERSION = re.compile(r'^version = "([^"]+)"$', re.MULTILINE)
 _WHEEL = re.compile(r"finetuned-([^-]+)-py3-none-any\.whl")
+_SETUPTOOLS = re.compile(r'^requires = \["setuptools>=(\d+)"\]$', re.MULTILINE)
+_SETUPTOOLS_WHEEL = re.compile(r"setuptools-(\d+)\..*\.whl")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,19 @@ class Source:
         programs.run(python, *pip, "-w", str(into), str(tree), env={"SOURCE_DATE_EPOCH": str(EPOCH)})
         shutil.rmtree(tree)
         return next(path for path in into.iterdir() if _WHEEL.fullmatch(path.name))
+
+    def require_setuptools(self, wheelhouse: Path) -> None:
+        """Raises Trouble when this is a checkout, and its wheel cannot be built from what lies in that folder alone."""
+        needed = _SETUPTOOLS.search((self.path / "pyproject.toml").read_text())
+        if not self.is_checkout or needed is None:
+            return
+        found = [_SETUPTOOLS_WHEEL.fullmatch(path.name) for path in wheelhouse.iterdir()]
+        if not any(wheel and int(wheel[1]) >= int(needed[1]) for wheel in found):
+            raise Trouble(
+                f"{self.path} is a checkout, whose wheel is built first, and {wheelhouse} holds no wheel of setuptools "
+                f"{needed[1]} or newer.\nhint: where there is a package index: pip download -d {wheelhouse} "
+                f"'setuptools>={needed[1]}'; or install from an unpacked finetuned-VERSION.tar.gz, which needs none"
+            )
 
     def wheel(self) -> Path:
         wheels = [path for path in self.path.iterdir() if _WHEEL.fullmatch(path.name)]

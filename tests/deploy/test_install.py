@@ -180,6 +180,22 @@ def test_with_a_wheelhouse_no_index_is_asked(server: Server):
     assert all(f"--no-index --find-links {wheelhouse}" in line for line in fetching)
 
 
+@pytest.mark.parametrize("words", [(), ("--check",)])
+def test_a_checkout_with_a_wheelhouse_that_lacks_setuptools_says_what_to_put_there(
+    server: Server, words: tuple[str, ...]
+):
+    wheelhouse = server.folder / "wheels"
+    wheelhouse.mkdir()
+    (wheelhouse / "setuptools-68.2.2-py3-none-any.whl").touch()
+    ended = server.install(ROOT, "--wheelhouse", str(wheelhouse), *words)
+    assert ended.status == 1
+    assert f"{wheelhouse} holds no wheel of setuptools 77 or newer" in ended.said
+    assert f"pip download -d {wheelhouse} 'setuptools>=77'" in ended.said
+    assert server.asked("apt-get") == []
+    (wheelhouse / "setuptools-77.0.3-py3-none-any.whl").touch()
+    assert re.search(r"missing +release +build", server.install(ROOT, "--wheelhouse", str(wheelhouse), "--check").said)
+
+
 def test_packages_that_cannot_be_had_are_named_and_nothing_is_installed(server: Server):
     server.says(packages={"dbus": "1"}, apt_fails=True)
     ended = server.install(server.bundle())
