@@ -388,7 +388,8 @@ def test_where_the_daemon_wrote_nothing_systemd_is_quoted(installed: Server):
 @pytest.mark.slow
 def test_a_failed_upgrade_leaves_the_older_way_back_as_it_was(installed: Server):
     first = installed.release()
-    installed.install(installed.bundle("0.2.0"))
+    ended = installed.install(installed.bundle("0.2.0"))
+    assert ended.status == 0, ended
     installed.says(unwell=["0.3.0"])
     assert installed.install(installed.bundle("0.3.0")).status == 1
     assert installed.release().startswith("0.2.0-")
