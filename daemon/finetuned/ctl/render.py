@@ -48,7 +48,7 @@ def print_list(jobs: JobList) -> None:
     else:
         say(f"no jobs in {jobs.spool}")
     if jobs.daemon_running is False:
-        say(f"no daemon is running on {jobs.spool}; jobs wait until one is (systemctl start finetuned, or finetuned run)")
+        say(f"no daemon is running on {jobs.spool}; jobs wait for one (systemctl start finetuned, or finetuned run)")
 
 
 _HEADER = ("JOB", "STATE", "PROGRESS", "LOSS", "ETA", "WHY")
