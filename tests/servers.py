@@ -87,7 +87,7 @@ class Server:
         return path
 
     def start(self, source: Path, *options: str, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
-        command = [sys.executable, source / "deploy/install", "--root", self.root, "--gate-seconds", "1", *options]
+        command = [sys.executable, source / "deploy/install", "--root", self.root, "--gate-seconds", "5", *options]
         path = f"{self.root / 'bin'}:/usr/bin:/bin"
         return subprocess.Popen(
             command,
