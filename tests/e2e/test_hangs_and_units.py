@@ -107,8 +107,10 @@ def test_a_worker_that_hangs_is_killed_named_and_resumed(
     job = daemon.wait_for("hangs", Phase.DONE)
     exit = job.read_exit(2)
     assert exit is not None
-    assert (exit.hung, exit.signal, exit.asked_to_stop) == (True, signal.SIGABRT, False)
-    assert "Current thread" in job.log_file(Stage.TRAIN).read_text()
+    assert (exit.hung, exit.asked_to_stop) == (True, False)
+    # Unlike one that hangs, a process that was stopped goes on while its stacks are written: Python may trip over that.
+    assert exit.signal in (signal.SIGABRT, signal.SIGSEGV)
+    assert "(most recent call first)" in job.log_file(Stage.TRAIN).read_text()
     assert "Fatal Python error: Aborted" in job.log_file(Stage.TRAIN).read_text()
     assert "(it hung: it made no progress for too long and was killed" in daemon.log
     assert_resumed(job)
